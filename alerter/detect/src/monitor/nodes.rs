@@ -239,10 +239,11 @@ impl Monitor {
 
     /// The summary of a run for an incident, with what has to be done on its nodes.
     pub(super) fn summary_of(&self, now: Ts, run: &Run) -> RunSummary {
-        let nodes = || run.state.nodes.keys().filter_map(|node| Some(&self.nodes.get(node)?.state));
-        let needs = cause::needs(now, &run.state, &run.state.out_of_reach(), nodes());
-        let of_run = summary(&run.state);
-        let saves = if nodes().any(cause::storage_hangs) { Saves::Stuck } else { of_run.saves };
+        let nodes = run.state.nodes.keys().filter_map(|node| Some(&self.nodes.get(node)?.state));
+        let nodes: Vec<&NodeState> = nodes.collect();
+        let needs = cause::needs(now, &run.state, &run.state.out_of_reach(), nodes.iter().copied());
+        let (of_run, hangs) = (summary(&run.state), nodes.iter().any(|node| cause::storage_hangs(node)));
+        let saves = if hangs { Saves::Stuck } else { of_run.saves };
         let save_interval = self.save_interval(run).map(Box::new);
         let failing_interval = self.failing_interval(run).map(Box::new);
         RunSummary { needs, saves, save_interval, failing_interval, ..of_run }

@@ -8,7 +8,8 @@
 //! Everything that is saved from its onset on is spoilt, until the run goes back to before the
 //! onset, or the trouble is seen to end in the attempt that showed it last. That a detector begins
 //! anew with an attempt is no end. Corrupted weights do not heal at all, and those that are not
-//! finite show at once: an attempt that makes steps without them has none.
+//! finite show at once: an attempt that makes steps without them has none. A divergence that does
+//! not come back in many reports of a later attempt is over, or is what the run goes on with.
 //!
 //! An evaluation is bad if its loss is not finite, or above those of the evaluations before it by
 //! more than these differ.
@@ -29,6 +30,8 @@ const FEWEST: usize = 3;
 /// Steps of a new attempt without the trouble after which its numbers are known to be finite: an
 /// engineering limit.
 const FINITE: u64 = 64;
+/// Reports of a later attempt without a divergence after which it is over: an engineering limit.
+const CALM: u64 = 500;
 /// The least share by which the loss of a bad evaluation is above the others: an engineering limit.
 const LEAST: f64 = 0.02;
 
@@ -116,7 +119,7 @@ impl Stages {
 }
 
 impl Checkpoints {
-    /// Takes note of what was found of the run in this attempt, which has made so many steps.
+    /// Takes note of what was found of the run in this attempt, which has made so many reports.
     pub(crate) fn note_trouble(&mut self, found: &[Finding], attempt: u32, steps: u64) {
         for v in found {
             let Some(by) = spoiler(v) else { continue };
@@ -126,9 +129,13 @@ impl Checkpoints {
                 trust.ended(by, attempt);
             }
         }
-        if let Some(trust) = self.trust.as_mut().filter(|_| steps >= FINITE) {
-            trust.troubles.retain(|t| t.spoilt.by != Spoiler::Nonfinite || t.attempt == attempt);
-        }
+        let is_over = |t: &Trouble| match t.spoilt.by {
+            _ if t.attempt == attempt => false,
+            Spoiler::Nonfinite => steps >= FINITE,
+            Spoiler::Divergence => steps >= CALM,
+            Spoiler::RankLoss => false,
+        };
+        self.trust.iter_mut().for_each(|trust| trust.troubles.retain(|t| !is_over(t)));
     }
 
     /// What spoils the checkpoints since its onset.
@@ -314,6 +321,17 @@ mod tests {
         assert_eq!(onset(&c), Some(80));
         c.note_trouble(&[], 2, 64);
         assert_eq!(onset(&c), None, "the weights of the next attempt are finite");
+    }
+
+    #[test]
+    fn a_divergence_that_a_later_attempt_goes_on_without_is_over() {
+        let mut c = evaluated(&[]);
+        c.note_trouble(&[found(Kind::Divergence, "loss", Change::Raise, 350, 9.0)], 0, 400);
+        c.went_back_to(401);
+        c.note_trouble(&[], 1, 499);
+        assert_eq!(onset(&c), Some(350));
+        c.note_trouble(&[], 1, 500);
+        assert_eq!(onset(&c), None);
     }
 
     #[test]
