@@ -494,6 +494,24 @@ mod tests {
     }
 
     #[test]
+    fn the_data_of_a_message_name_the_same_checkpoint_as_its_words() {
+        let new = IncidentRecord::new(String::new(), Ts(0), Kind::Hang, Severity::Page);
+        let r = IncidentRecord { run: "llama".into(), ..new };
+        let unread = stepwatch_model::PassedOver { step: 100, why: stepwatch_model::Flaw::LoadFailed };
+        let run = RunSummary {
+            last_step: Some(150),
+            checkpoint_step: Some(100),
+            checkpoint_at: Some(Ts(0)),
+            saved: vec![50, 100],
+            flawed: vec![unread],
+            ..RunSummary::default()
+        };
+        assert_eq!(checkpoint(Ts(0), &r, &run), "step 50 (checkpoint 100 could not be loaded)");
+        let data = Details::of(Ts(0), &r, &run, &ResponderConfig::default()).checkpoint.unwrap_or_default();
+        assert_eq!((data.step, data.good_step, data.after_onset), (Some(100), Some(50), false));
+    }
+
+    #[test]
     fn work_at_risk_has_a_price_only_where_the_size_is_known() {
         let config = ResponderConfig { cost_per_gpu_hour: Some(2.5), ..ResponderConfig::default() };
         let unknown = RunSummary { unsaved: 600.0, unsaved_at_most: 1200.0, ..RunSummary::default() };
