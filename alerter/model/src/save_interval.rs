@@ -71,8 +71,8 @@ pub struct FailureRate {
 pub enum FailureSource {
     /// So many failures of the run itself.
     Own { failures: u64 },
-    /// So many failures of all runs, and the nodes of this one. `bounded`: their rate is too far from
-    /// the assumed one to be believed, and [`FLEET_RATE_BAND`] stands for it.
+    /// So many failures of all runs, and the nodes of this one. `bounded`: their rate is too far
+    /// from the assumed one to be believed, and [`FLEET_RATE_BAND`] stands for it.
     Fleet { failures: u64, nodes: u32, bounded: bool },
     /// [`ASSUMED_FAILURES_A_NODE_DAY`], and the nodes of the run.
     Assumed { nodes: u32 },

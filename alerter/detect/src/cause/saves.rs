@@ -28,8 +28,8 @@ const FULL: f64 = 0.8;
 const RISES: f64 = 1.25;
 /// The fewest nodes that are full at once.
 const NODES: usize = 2;
-/// How much earlier than a window an onset may seem to be that lies in it: it is worked out from the
-/// usual time of a step.
+/// How much earlier than a window an onset may seem to be that lies in it: it is worked out from
+/// the usual time of a step.
 const SLACK: Span = Span::secs(60);
 const SLACK_LINES: i64 = 3;
 /// Saves that were over for longer than this are not what slows the run.

@@ -168,8 +168,8 @@ fn save_every(s: &mut String, cost: &PlanCost, i: &SaveInterval) {
             let least = format!("no less than a {FLEET_RATE_BAND}th of the rate of Llama 3");
             write!(
                 s,
-                "(all runs had {failures}; {least}, and no more than {FLEET_RATE_BAND} times that, is believed, \
-                 for {})",
+                "(all runs had {failures}; {least}, and no more than {FLEET_RATE_BAND} times that, is \
+                 believed, for {})",
                 counted(nodes)
             )
         }
