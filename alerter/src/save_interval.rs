@@ -11,7 +11,7 @@ pub struct SaveIntervalView {
     /// Seconds that a save costs: those for which it blocks the steps and, if that is sure, those
     /// that steps take longer while it is written.
     pub save_seconds: f64,
-    /// Seconds from the end of a save to the beginning of the next, and the steps in them.
+    /// Seconds of work between two saves, and the steps in them.
     pub interval_seconds: f64,
     pub interval_steps: Option<i64>,
     pub best_seconds: f64,
@@ -113,6 +113,7 @@ pub(crate) mod tests {
     pub(crate) fn often() -> SaveInterval {
         let saves = SaveCost {
             seconds: 30.0,
+            measured: 8,
             interval: 500.0,
             lag: 0.0,
             saves_counted: 1.0,
@@ -130,15 +131,21 @@ pub(crate) mod tests {
             ("every 125 steps (8m 20s)".into(), "every 280 steps (18m 38s)".into())
         );
         assert_eq!(view.failures(), "6h, from 5 of the run");
-        assert_eq!(view.saved().as_deref(), Some("231.8 GPU hours ($579.42)"));
+        assert_eq!(view.saved().as_deref(), Some("198.9 GPU hours ($497.26)"));
         let unknown = SaveIntervalView::new(&often(), None, Some(2.5));
         assert_eq!((unknown.saved(), unknown.saved_dollars_a_day), (None, None));
     }
 
     #[test]
     fn an_interval_near_the_best_stays() {
-        let saves =
-            SaveCost { seconds: 30.0, interval: 900.0, lag: 0.0, saves_counted: 1.0, step_seconds: None };
+        let saves = SaveCost {
+            seconds: 30.0,
+            measured: 8,
+            interval: 900.0,
+            lag: 0.0,
+            saves_counted: 1.0,
+            step_seconds: None,
+        };
         let source = FailureSource::Assumed { nodes: 500 };
         let near = SaveInterval::of(saves, FailureRate { seconds_between: 21_600.0, source }).unwrap();
         let view = SaveIntervalView::new(&near, Some(512), Some(2.5));

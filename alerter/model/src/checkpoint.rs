@@ -44,12 +44,12 @@ impl fmt::Display for Spoilt {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Flaw {
-    /// It was saved at or after the onset of what it would keep.
-    AfterOnset { onset: i64 },
     /// Its save, or a later stage of it, failed.
     Failed,
     /// It has not reached its last stage.
     Incomplete,
+    /// The last load failed, and it was a load of this one.
+    LoadFailed,
     /// The loss of its evaluation at this step, the first since it was saved, is not finite or far
     /// above the usual one before.
     BadEvaluation { step: i64, loss: Num, before: Num },
@@ -59,16 +59,35 @@ impl fmt::Display for PassedOver {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let step = self.step;
         match self.why {
-            Flaw::AfterOnset { onset } => write!(f, "checkpoint {step} is not from before step {onset}"),
             Flaw::Failed => write!(f, "checkpoint {step} failed"),
             Flaw::Incomplete => write!(f, "checkpoint {step} is not complete"),
+            Flaw::LoadFailed => write!(f, "checkpoint {step} could not be loaded"),
             Flaw::BadEvaluation { step: at, loss, before } => {
                 let (loss, before) = (number(loss.0), number(before.0));
-                write!(
-                    f,
-                    "checkpoint {step} is bad: its evaluation at step {at} has a loss of {loss}, {before} before"
-                )
+                write!(f, "checkpoint {step} is bad: ")?;
+                if at == step {
+                    f.write_str("its evaluation")?;
+                } else {
+                    write!(f, "the first evaluation after it, at step {at},")?;
+                }
+                write!(f, " has a loss of {loss}, and {before} was usual before")
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_evaluation_is_called_its_own_only_if_it_is_of_the_same_step() {
+        let of = |at| Flaw::BadEvaluation { step: at, loss: 3.5.into(), before: 2.1.into() };
+        let said = |step, why| PassedOver { step, why }.to_string();
+        let own = "checkpoint 9500 is bad: its evaluation has a loss of 3.5, and 2.1 was usual before";
+        assert_eq!(said(9_500, of(9_500)), own);
+        let next = "checkpoint 9500 is bad: the first evaluation after it, at step 9600, has a loss of 3.5, and 2.1 was usual before";
+        assert_eq!(said(9_500, of(9_600)), next);
+        assert_eq!(said(9_500, Flaw::LoadFailed), "checkpoint 9500 could not be loaded");
     }
 }

@@ -102,6 +102,8 @@ pub struct RunSummary {
     pub flawed: Vec<PassedOver>,
     /// What spoils what is saved since its onset, as long as it holds; of several, the first.
     pub spoilt: Option<Spoilt>,
+    /// The steps that a report of a step stands for.
+    pub report_steps: i64,
     /// Seconds of a step.
     pub step_secs: Option<f64>,
     /// Seconds that the attempt took to get going.
@@ -128,8 +130,10 @@ pub struct RunSummary {
 pub enum Saves {
     #[default]
     Idle,
-    /// A save is running.
+    /// A save is running, or what the last one saved is being written or uploaded.
     Running,
     /// The last one failed.
     Failing,
+    /// A file system of one of the nodes does not answer, so that a save may never end.
+    Stuck,
 }

@@ -43,6 +43,12 @@ impl Change {
     }
 }
 
+/// How many times as long a step is as expected, by a signal of the speed of a run: a time, or a
+/// rate. NaN or infinite where nothing is expected.
+pub fn slow_down(signal: &str, value: f64, expected: f64) -> f64 {
+    if matches!(signal, "step_time" | "compute_time") { value / expected } else { expected / value }
+}
+
 /// A detector's result about a run or a node, or an alert of another program.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Finding {

@@ -41,7 +41,7 @@ pub use evidence::{
     Course, Evidence, LastGood, Measure, Observation, ReadingUnit, SavePart, SaveStage, SettingChange, Slowed,
 };
 pub use fault::{Fault, Said, Topic};
-pub use finding::{Change, Finding};
+pub use finding::{Change, Finding, slow_down};
 pub use fingerprint::{fingerprint, hash_byte, hash_label};
 pub use kind::{Advice, Cause, Class, Kind, Mark, Severity};
 pub use need::{Action, FirstFailure, Need, Needs};
@@ -49,8 +49,8 @@ pub use number::{Num, number};
 pub use remedy::{Forecast, Plan, PlanCost, Remedy, When};
 pub use render::{names, out_of_line, place, short};
 pub use save_interval::{
-    ASSUMED_FAILURES_A_NODE_DAY, FailureRate, FailureSource, FailuresSeen, IntervalBound, SaveCost,
-    SaveInterval,
+    ASSUMED_FAILURES_A_NODE_DAY, FLEET_RATE_BAND, FailureRate, FailureSource, FailuresSeen, IntervalBound,
+    SaveCost, SaveInterval,
 };
 pub use scope::{AlertScope, NO_RUN, Origin, Reporter, Scope, Subject};
 pub use sentence::Sentence;

@@ -47,6 +47,9 @@ pub struct Needs {
     /// By node, its most urgent need.
     pub nodes: BTreeMap<String, Need>,
     pub ended: Option<FirstFailure>,
+    /// The run said that it is done: there is nothing to save, and nothing to restart.
+    #[serde(default)]
+    pub done: bool,
 }
 
 /// The need of one node, in ascending order of urgency.

@@ -376,21 +376,18 @@ fn value_against_expected(r: &IncidentRecord) -> Option<String> {
 }
 
 fn checkpoint(now: Ts, r: &IncidentRecord, run: &RunSummary) -> String {
-    let (Some(step), Some(at)) = (run.checkpoint_step, run.checkpoint_at) else {
-        return match run.checkpoint_at {
-            Some(at) => format!("{} ago", now - at),
-            None => "none reported".into(),
-        };
-    };
+    let ago = run.checkpoint_at.map(|at| format!("{} ago", now - at));
+    let Some(step) = run.checkpoint_step else { return ago.unwrap_or_else(|| "none reported".into()) };
+    let ago = ago.map_or_else(String::new, |ago| format!(", {ago}"));
     let choice = rollback::choose(r, run);
     let flawed = choice.passed_over.iter().find(|one| one.step == step);
     match (choice.checkpoint, flawed) {
         (Some(good), Some(flawed)) => format!("step {good} ({flawed})"),
         (None, Some(flawed)) => format!("none known: {flawed}"),
-        _ if !rollback::is_after_onset(r, run, step) => format!("step {step}, {} ago", now - at),
+        _ if !rollback::is_after_onset(r, run, step) => format!("step {step}{ago}"),
         (Some(good), None) => format!("step {good} (the last, step {step}, is from after the onset)"),
         (None, None) => {
-            format!("none known: the last, step {step}, {} ago, is from after the onset", now - at)
+            format!("none known: the last, step {step}{ago}, is from after the onset")
         }
     }
 }
@@ -481,6 +478,37 @@ mod tests {
         for reason in Reason::ALL {
             assert_eq!(serde_json::to_value(reason).unwrap(), reason.as_str());
         }
+    }
+
+    #[test]
+    fn a_checkpoint_is_named_also_if_nobody_knows_when_it_was_saved() {
+        let r = IncidentRecord::new(String::new(), Ts(0), Kind::Hang, Severity::Page);
+        let run = RunSummary {
+            last_step: Some(150),
+            checkpoint_step: Some(100),
+            saved: vec![100],
+            ..RunSummary::default()
+        };
+        assert_eq!(checkpoint(Ts(0), &r, &run), "step 100");
+        assert_eq!(checkpoint(Ts(0), &r, &RunSummary::default()), "none reported");
+    }
+
+    #[test]
+    fn the_data_of_a_message_name_the_same_checkpoint_as_its_words() {
+        let new = IncidentRecord::new(String::new(), Ts(0), Kind::Hang, Severity::Page);
+        let r = IncidentRecord { run: "llama".into(), ..new };
+        let unread = stepwatch_model::PassedOver { step: 100, why: stepwatch_model::Flaw::LoadFailed };
+        let run = RunSummary {
+            last_step: Some(150),
+            checkpoint_step: Some(100),
+            checkpoint_at: Some(Ts(0)),
+            saved: vec![50, 100],
+            flawed: vec![unread],
+            ..RunSummary::default()
+        };
+        assert_eq!(checkpoint(Ts(0), &r, &run), "step 50 (checkpoint 100 could not be loaded)");
+        let data = Details::of(Ts(0), &r, &run, &ResponderConfig::default()).checkpoint.unwrap_or_default();
+        assert_eq!((data.step, data.good_step, data.after_onset), (Some(100), Some(50), false));
     }
 
     #[test]

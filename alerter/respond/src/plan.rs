@@ -10,7 +10,7 @@ use crate::incident_record::{IncidentRecord, State};
 use crate::rollback;
 use stepwatch_model::{
     Action, Advice, Cause, FirstFailure, Forecast, Kind, Need, Needs, Observation, Plan, PlanCost, Remedy,
-    RunSummary, SHARED_NODES, SavePart, Severity, Suspect, Target, When,
+    RunSummary, SHARED_NODES, SavePart, Severity, Suspect, Target, When, slow_down,
 };
 use stepwatch_wire::conditions;
 
@@ -119,11 +119,16 @@ fn of_saves(r: &IncidentRecord, cost: &PlanCost) -> Option<Plan> {
 
 fn roll_back(r: &IncidentRecord, run: &RunSummary, cost: PlanCost) -> Option<Plan> {
     let last = run.last_step?;
-    let rollback::Choice { checkpoint, may_be_gone, later, spoilt, passed_over } = rollback::choose(r, run);
-    let Some(checkpoint) = checkpoint else {
+    let choice = rollback::choose(r, run);
+    let Some(checkpoint) = choice.checkpoint else {
         let stop = Remedy::Stop { saved: !run.saved.is_empty() };
         return (r.severity == Severity::Page).then(|| one(stop, cost));
     };
+    // It did not load its checkpoint, and no batch is to blame.
+    if r.kind == Kind::LostProgress {
+        return Some(restart_from(choice, run, cost));
+    }
+    let rollback::Choice { may_be_gone, later, spoilt, passed_over, .. } = choice;
     let roll_back = Remedy::RollBack {
         checkpoint,
         skip_from: r.start_step,
@@ -137,6 +142,17 @@ fn roll_back(r: &IncidentRecord, run: &RunSummary, cost: PlanCost) -> Option<Pla
     Some(one(roll_back, redone(last - checkpoint, run, cost)))
 }
 
+fn restart_from(choice: rollback::Choice, run: &RunSummary, cost: PlanCost) -> Plan {
+    let rollback::Choice { checkpoint, may_be_gone, later, spoilt, passed_over } = choice;
+    let cost = match (checkpoint, run.last_step) {
+        (Some(saved), Some(last)) => redone((last - saved).max(0), run, cost),
+        _ => cost,
+    };
+    let checkpoint = checkpoint.filter(|_| run.last_step.is_some());
+    let restart = Remedy::Restart { checkpoint, later_checkpoints: later, spoilt, may_be_gone, passed_over };
+    one(restart, cost)
+}
+
 /// Adds the steps that are done again to the cost.
 fn redone(steps: i64, run: &RunSummary, cost: PlanCost) -> PlanCost {
     let redo_seconds = run.step_secs.map(|secs| steps as f64 * secs);
@@ -145,10 +161,7 @@ fn redone(steps: i64, run: &RunSummary, cost: PlanCost) -> PlanCost {
 
 /// The share of its speed that the run has lost.
 fn speed_lost(r: &IncidentRecord) -> Option<f64> {
-    let slower = match r.signal.as_str() {
-        "step_time" | "compute_time" => r.value / r.expected,
-        _ => r.expected / r.value,
-    };
+    let slower = slow_down(&r.signal, r.value, r.expected);
     (slower.is_finite() && slower > 1.0).then(|| 1.0 - 1.0 / slower)
 }
 
@@ -235,26 +248,15 @@ fn stopped(r: &IncidentRecord, run: &RunSummary, cost: PlanCost) -> Option<Plan>
     } else {
         (r.kind == Kind::Hang).then_some(Remedy::TakeStacks)
     };
-    if r.kind == Kind::RestartLoop {
-        // Another restart alone does not help.
+    if r.kind == Kind::RestartLoop || known.done {
+        // Another restart alone does not help, and a run that is done needs none.
         return first.map(|first| one(first, cost));
     }
     if !stands && first.as_ref().is_none_or(|first| matches!(first, Remedy::Inspect { .. })) {
         return first.map(|first| one(first, cost));
     }
-    let rollback::Choice { checkpoint, may_be_gone, later, spoilt, passed_over } = rollback::choose(r, run);
-    let restart = Remedy::Restart {
-        checkpoint: checkpoint.filter(|_| run.last_step.is_some()),
-        later_checkpoints: later,
-        spoilt,
-        may_be_gone,
-        passed_over,
-    };
-    let cost = match (checkpoint, run.last_step) {
-        (Some(saved), Some(last)) => redone((last - saved).max(0), run, cost),
-        _ => cost,
-    };
-    let remedies = first.into_iter().chain([restart]).collect();
+    let Plan { remedies, cost } = restart_from(rollback::choose(r, run), run, cost);
+    let remedies = first.into_iter().chain(remedies).collect();
     Some(Plan { remedies, cost: PlanCost { stands, ..cost } })
 }
 
@@ -515,7 +517,7 @@ mod tests {
         r.suspects = suspects.iter().map(suspect).collect();
         r.nodes = vec!["n1".into()];
         let nodes: BTreeMap<_, _> = need.map(|need| ("n1".to_owned(), need)).into_iter().collect();
-        let run = RunSummary { needs: Needs { stands, nodes, ended }, ..run() };
+        let run = RunSummary { needs: Needs { stands, nodes, ended, done: false }, ..run() };
         advise(&r, &run, Some(2.5)).unwrap_or_default()
     }
 

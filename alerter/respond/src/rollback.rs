@@ -1,5 +1,6 @@
 //! Chooses the checkpoint to go back to: the newest that is complete, that was saved before what
-//! spoilt the run, and whose evaluation is not bad, if it was evaluated.
+//! spoilt the run, that the last load did not fail to read, and whose evaluation is not bad, if it
+//! was evaluated before the onset.
 
 use crate::incident_record::IncidentRecord;
 use stepwatch_model::{Cause, Flaw, PassedOver, RunSummary, Spoilt};
@@ -20,25 +21,28 @@ pub(crate) struct Choice {
     pub(crate) passed_over: Vec<PassedOver>,
 }
 
-/// The step from which on checkpoints keep what the incident is about, or what else spoils the run.
+/// The step whose report first showed what the incident is about, or what else spoils the run.
 fn onset(r: &IncidentRecord, run: &RunSummary) -> Option<i64> {
     let own = (r.cause == Cause::Numerics).then_some(r.start_step);
     own.into_iter().chain(run.spoilt.map(|spoilt| spoilt.onset)).min()
 }
 
-/// Whether a checkpoint at this step keeps it.
+/// Whether a checkpoint at this step may keep it: the report stands for all steps since the one
+/// before.
 pub(crate) fn is_after_onset(r: &IncidentRecord, run: &RunSummary, step: i64) -> bool {
-    onset(r, run).is_some_and(|onset| step >= onset)
+    let before = |onset: i64| onset.saturating_sub(run.report_steps.max(1));
+    onset(r, run).is_some_and(|onset| step > before(onset))
 }
 
 pub(crate) fn choose(r: &IncidentRecord, run: &RunSummary) -> Choice {
     let onset = onset(r, run);
-    let is_after = |step: i64| onset.is_some_and(|onset| step >= onset);
+    let is_after = |step: i64| is_after_onset(r, run, step);
     // A bad evaluation is no reason to lose work to a fault that has nothing to do with the loss.
-    let by_numbers = onset.is_some();
-    let counts = |flawed: &&PassedOver| {
-        let is_evaluation = matches!(flawed.why, Flaw::BadEvaluation { .. });
-        !is_after(flawed.step) && (by_numbers || !is_evaluation)
+    // One from after the onset shows what the fault did, and nothing of what was saved before.
+    let counts = |flawed: &&PassedOver| match flawed.why {
+        _ if is_after(flawed.step) => false,
+        Flaw::BadEvaluation { step: at, .. } => onset.is_some() && !is_after(at),
+        Flaw::Failed | Flaw::Incomplete | Flaw::LoadFailed => true,
     };
     let flawed: Vec<PassedOver> = run.flawed.iter().filter(counts).copied().collect();
     let is_flawed = |step: i64| flawed.iter().any(|flawed| flawed.step == step);

@@ -90,6 +90,7 @@ pub(crate) fn details(now: Ts) -> Details {
             at: Ts(now.0 - Span::secs(540).0),
             age_seconds: 540.0,
             after_onset: false,
+            good_step: Some(12_000),
             unsaved_seconds: 557.0,
         }),
         cost: Some(Cost { per_gpu_hour: 2.56, per_hour: 1310.72, so_far: 4.37 }),

@@ -131,9 +131,9 @@ fn saves_are_listed_with_the_best_interval_those_first_that_would_save_most() {
     let runs = [run("large", 512, &[(TimeState::Productive, 10)], 0)];
     let view = ReportView { saves: listed, ..view(period(), None, &runs, &[]) };
     let text = markdown::render(&view);
-    let row = "| large | every 125 steps (8m 20s) | 30s | 6h, from 5 of the run | 7.2 % | every 280 steps (18m 38s) | 5.3 % | 231.8 GPU hours ($463.53) |";
+    let row = "| large | every 125 steps (8m 20s) | 30s | 6h, from 5 of the run | 6.8 % | every 280 steps (18m 38s) | 5.1 % | 198.9 GPU hours ($397.81) |";
     assert!(text.contains(row), "{text}");
-    let unknown = "| 7.2 % | every 280 steps (18m 38s) | 5.3 % | \\- |";
+    let unknown = "| 6.8 % | every 280 steps (18m 38s) | 5.1 % | \\- |";
     assert!(text.contains(unknown), "{text}");
 }
 

@@ -58,6 +58,7 @@ struct Checkpoint {
     at: String,
     age_seconds: f64,
     after_onset: bool,
+    good_step: Option<i64>,
     unsaved_seconds: f64,
 }
 
@@ -69,6 +70,7 @@ pub(super) fn for_notification(n: &Notification) -> Value {
         at: c.at.to_string(),
         age_seconds: c.age_seconds,
         after_onset: c.after_onset,
+        good_step: c.good_step,
         unsaved_seconds: c.unsaved_seconds,
     });
     let (evidence, run, suspects): (&Evidence, &RunDetails, &[Suspect]) = (&d.evidence, &d.run, &d.suspects);

@@ -313,7 +313,11 @@ fn steps(record: &IncidentRecord) -> String {
 fn checkpoint(message: &Message, now: Ts) -> Option<String> {
     let checkpoint = message.details.checkpoint.as_ref()?;
     let step = checkpoint.step.map(|step| format!("step {step}, ")).unwrap_or_default();
-    let doubt = if checkpoint.after_onset { "; it is from after the onset: use an earlier one" } else { "" };
+    let doubt = match checkpoint.good_step {
+        Some(good) if Some(good) != checkpoint.step => format!("; go back to step {good} instead"),
+        _ if checkpoint.after_onset => "; it is from after the onset: use an earlier one".to_owned(),
+        _ => String::new(),
+    };
     Some(format!("{step}{}{doubt}", ago(now, checkpoint.at)))
 }
 

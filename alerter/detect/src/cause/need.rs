@@ -23,6 +23,9 @@ const KILLED_WITHIN: Span = Span::secs(600);
 /// A run that took no step for so long, and for so many of its usual steps, stands still.
 const STILL: Span = Span::secs(30);
 const STILL_STEPS: f64 = 5.0;
+/// Conditions of a node in which a save may never end.
+const HANGS: [NodeCondition; 3] =
+    [NodeCondition::MountStuck, NodeCondition::NfsStall, NodeCondition::LustreStall];
 /// Nodes remembered, those that need most first.
 const MAX_NODES: usize = 32;
 /// Characters of a rank's last words.
@@ -43,12 +46,19 @@ pub(crate) fn needs<'a>(
     }
     found.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
     found.truncate(MAX_NODES);
-    Needs { stands: stands(now, f), nodes: found.into_iter().collect(), ended: ended(f) }
+    let done = f.ended.as_ref().is_some_and(|ended| ended.code == 0 && !ended.silent);
+    Needs { stands: stands(now, f), nodes: found.into_iter().collect(), ended: ended(f), done }
 }
 
 fn stands(now: Ts, f: &RunState) -> bool {
     let usual = f.pace.quantile(0.5).map_or(Span::ZERO, |secs| Span::from_secs_f64(STILL_STEPS * secs));
-    !f.deaths.is_empty() || now - f.last_progress >= STILL.max(usual)
+    !f.deaths.is_empty() || f.ended.is_some() || now - f.last_progress >= STILL.max(usual)
+}
+
+/// Whether a file system of a node does not answer.
+pub(crate) fn storage_hangs(node: &NodeState) -> bool {
+    let hangs = |(key, c): (&Key, &Condition)| c.holds() && HANGS.iter().any(|one| key.name == one.name());
+    node.conditions.iter().any(hangs)
 }
 
 fn ended(f: &RunState) -> Option<FirstFailure> {

@@ -3,14 +3,16 @@
 //! save at once.
 //!
 //! What explains at least half of the loss that a finding is about comes before all other suspects.
-//! What explains less is reported, and does not explain the finding. A few windows that are far
-//! slower than the steps around them are a hint, which weighs less than many.
+//! What explains less is reported, and does not explain the finding. A window that is open explains
+//! nothing that began before it, and saves that slow the steps as they always did explain no change
+//! within the attempt. A few windows that are far slower than the steps around them are a hint,
+//! which weighs less than many.
 
 use super::evidence::{Piece, phase};
 use crate::node::NodeState;
-use crate::run::{RunState, SavingNodes, Spell};
+use crate::run::{RunState, SaveWindows, SavingNodes, Slowing, Spell};
 use stepwatch_model::time::{Span, Ts};
-use stepwatch_model::{Cause, Finding, Kind, Observation, SavePart, Storage, Suspect, Target};
+use stepwatch_model::{Cause, Finding, Kind, Observation, SavePart, Storage, Suspect, Target, slow_down};
 
 /// Share of the loss that saves must explain: an engineering limit.
 const EXPLAINED: f64 = 0.5;
@@ -26,6 +28,10 @@ const FULL: f64 = 0.8;
 const RISES: f64 = 1.25;
 /// The fewest nodes that are full at once.
 const NODES: usize = 2;
+/// How much earlier than a window an onset may seem to be that lies in it: it is worked out from
+/// the usual time of a step.
+const SLACK: Span = Span::secs(60);
+const SLACK_LINES: i64 = 3;
 /// Saves that were over for longer than this are not what slows the run.
 const LATELY: Span = Span::secs(900);
 
@@ -39,9 +45,12 @@ pub(super) fn pieces(v: &Finding, f: &RunState, nodes: &[&NodeState], onset: Ts)
     }
     let Some(windows) = f.checkpoints.windows() else { return pieces };
     let storage = Target::Storage(Storage::OfCheckpoints);
-    if let Some(slowing) = windows.slowing().or_else(|| windows.hint()) {
-        let covers = if windows.is_open(slowing.stage) { 1.0 } else { slowing.covers };
-        let prior = match (explains(v, covers * slowing.rise()), slowing.is_sure()) {
+    // What began before a window is not of that window.
+    let is_within = |stage| windows.open_since(stage).is_some_and(|since| began_since(f, since, onset));
+    let hint = || windows.hint().filter(|hint| is_within(hint.stage) || !windows.is_open(hint.stage));
+    if let Some(slowing) = windows.slowing().or_else(hint) {
+        let longer = if is_within(slowing.stage) { slowing.rise() } else { news(v, windows, &slowing) };
+        let prior = match (explains(v, longer), slowing.is_sure()) {
             (true, true) => SURE,
             (true, false) => HINT,
             (false, _) => PART,
@@ -62,6 +71,23 @@ pub(super) fn pieces(v: &Finding, f: &RunState, nodes: &[&NodeState], onset: Ts)
     pieces
 }
 
+/// Whether what a finding is about began in a window that is open since then, by the clock of the
+/// events.
+fn began_since(f: &RunState, since: Ts, onset: Ts) -> bool {
+    let ahead = f.last_step_at.map_or(Span::ZERO, |at| f.last_progress - at);
+    let slack = SLACK.max(Span::from_secs_f64(f.takes(SLACK_LINES * f.interval)));
+    onset + slack >= since + ahead
+}
+
+/// The share by which all steps take longer for the windows of a stage. A change of speed within
+/// the attempt is explained only by what has changed: saves that slowed the steps from the first on
+/// are part of what is expected.
+fn news(v: &Finding, windows: &SaveWindows, slowing: &Slowing) -> f64 {
+    let longer = slowing.covers * slowing.rise();
+    let is_of_attempt = matches!(v.kind, Kind::MfuDroop | Kind::ThroughputDrop);
+    longer - windows.longer_at_first(slowing.stage).filter(|_| is_of_attempt).unwrap_or(0.0)
+}
+
 /// A stage that is known to slow the steps, and was at work when the run stopped: it may have kept
 /// a collective from its end in time.
 fn while_it_stands(f: &RunState, onset: Ts) -> Option<Piece> {
@@ -76,8 +102,7 @@ fn explains(v: &Finding, longer: f64) -> bool {
     if matches!(v.kind, Kind::StepTimeJitter | Kind::GcTail) {
         return longer > 0.0;
     }
-    let ratio = if v.signal == "step_time" { v.value / v.expected } else { v.expected / v.value };
-    let lost = ratio - 1.0;
+    let lost = slow_down(&v.signal, v.value, v.expected) - 1.0;
     lost > 0.0 && lost.is_finite() && longer >= EXPLAINED * lost
 }
 
@@ -188,9 +213,23 @@ mod tests {
         }
 
         fn pieces(&self, kind: Kind, value: f64, expected: f64, nodes: &[&NodeState]) -> Vec<Piece> {
+            self.pieces_from(self.now, self.found(kind, value, expected), nodes)
+        }
+
+        fn found(&self, kind: Kind, value: f64, expected: f64) -> Finding {
             let view = RunAt { now: self.now, run: &self.f };
             let v = view.finding(kind, "step_time", Change::Raise, Severity::Ticket);
-            pieces(&Finding { value, expected, ..v }, &self.f, nodes, self.now)
+            Finding { value, expected, ..v }
+        }
+
+        fn pieces_from(&self, onset: Ts, v: Finding, nodes: &[&NodeState]) -> Vec<Piece> {
+            pieces(&v, &self.f, nodes, onset)
+        }
+
+        /// The priors of a drop by a quarter with this onset.
+        fn priors_from(&self, onset: Ts) -> Vec<f64> {
+            let v = self.found(Kind::ThroughputDrop, 2.5, 2.0);
+            self.pieces_from(onset, v, &[]).iter().map(|piece| piece.prior).collect()
         }
 
         /// The targets with their priors.
@@ -233,6 +272,44 @@ mod tests {
         b.steps(40, 2.0).say(Stage::Upload, Start, 4);
         b.steps(10, 2.6);
         assert_eq!(b.named(Kind::ThroughputDrop, 2.6, 2.0), [(STORAGE, HINT)]);
+    }
+
+    #[test]
+    fn a_slow_down_from_before_an_upload_is_not_of_the_upload() {
+        let mut b = Bench::with_uploads();
+        let before = b.now;
+        b.steps(100, 2.5).say(Stage::Upload, Start, 4);
+        let since = b.now;
+        b.steps(10, 2.5);
+        assert_eq!(b.priors_from(before), [PART]);
+        assert_eq!(b.priors_from(since), [SURE]);
+        let mut b = Bench::new();
+        b.uploads(0, 2.0);
+        let before = b.steps(40, 2.0).now;
+        // Too few steps for the median before the window to follow.
+        b.steps(1, 100.0).steps(9, 2.6).say(Stage::Upload, Start, 4);
+        let since = b.now;
+        b.steps(10, 2.6);
+        assert!(b.priors_from(before).is_empty());
+        assert_eq!(b.priors_from(since), [HINT]);
+    }
+
+    #[test]
+    fn saves_that_slow_the_steps_as_they_always_did_explain_no_change() {
+        let mut b = Bench::new();
+        b.uploads(0, 2.0);
+        for _ in 0..13 {
+            b.steps(40, 2.0).uploads(10, 2.4);
+        }
+        b.steps(8, 2.0);
+        assert_eq!(b.named(Kind::MfuDroop, 2.1, 2.0), [(STORAGE, PART)], "no upload takes more");
+        assert_eq!(b.named(Kind::BelowExpectation, 2.1, 2.0), [(STORAGE, SURE)], "others need no uploads");
+        for _ in 0..9 {
+            b.steps(40, 2.0).uploads(20, 2.8);
+        }
+        b.steps(8, 2.0);
+        // 56 s of 136 s are 40 % longer: 16.5 % of all, 4.6 % before.
+        assert_eq!(b.named(Kind::MfuDroop, 2.2, 2.0), [(STORAGE, SURE)]);
     }
 
     #[test]

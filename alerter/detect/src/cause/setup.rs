@@ -4,9 +4,9 @@
 
 use super::evidence::when;
 use super::{AFTER, BEFORE, onset};
-use crate::run::{Difference, RunState, SinceGood, slow_down};
+use crate::run::{Difference, RunState, SinceGood};
 use stepwatch_model::time::{Span, Ts};
-use stepwatch_model::{Cause, Finding, Kind, Observation, Suspect, Target};
+use stepwatch_model::{Cause, Finding, Kind, Observation, Suspect, Target, slow_down};
 
 /// The most differences that a suspect names, and that are listed after them.
 const NAMED: usize = 3;
@@ -110,7 +110,7 @@ pub(crate) fn name_groups(v: &mut Finding, f: &RunState) {
     }
     let Some(slower) = f.slower_setup() else { return };
     let step = f.pace.quantile(0.5);
-    let rise = slow_down(v).ln();
+    let rise = slow_down(&v.signal, v.value, v.expected).ln();
     let longer = match step {
         Some(step) if v.signal != "compute_time" => {
             (step / (step - (slower.seconds - slower.usual)).max(f64::MIN_POSITIVE)).ln()

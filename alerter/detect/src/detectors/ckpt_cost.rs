@@ -102,10 +102,11 @@ struct Mark {
     lines: u64,
 }
 
-/// A usual save: the seconds that it costs, and from its end to the beginning of the next, with the
-/// lines in them.
+/// A usual save, of so many: the seconds that it costs, and those of the work until the next,
+/// without what saves cost, with the lines in them.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct UsualSave {
+    pub(crate) saves: u32,
     pub(crate) seconds: f64,
     pub(crate) interval: f64,
     pub(crate) lines: f64,
@@ -248,11 +249,9 @@ impl CkptCost {
         let costs = self.0.as_deref()?;
         let is_slower = f.checkpoints.windows().and_then(SaveWindows::slowing).is_some();
         let sum = if costs.recent.is_empty() { costs.before } else { costs.sum(is_slower) };
-        (sum.saves > 0).then(|| UsualSave {
-            seconds: sum.each(sum.blocked + sum.slowed),
-            interval: sum.each(sum.interval - sum.blocked),
-            lines: sum.each(sum.lines as f64),
-        })
+        let (saves, costs) = (sum.saves, sum.blocked + sum.slowed);
+        let (seconds, interval) = (sum.each(costs), sum.each(sum.interval - costs));
+        (saves > 0).then(|| UsualSave { saves, seconds, interval, lines: sum.each(sum.lines as f64) })
     }
 }
 
@@ -536,6 +535,9 @@ mod tests {
         assert_eq!(suspects, ["storage of the checkpoints"]);
         let saves = t.run.save_cost().unwrap();
         assert!((saves.seconds - 25.0).abs() < 2.0, "a save costs what it slows: {saves:?}");
+        let share = saves.seconds / (saves.seconds + saves.interval);
+        assert!((share - found.value).abs() < 0.002, "as the ticket says: {saves:?}");
+        assert!(saves.step_seconds.is_some_and(|secs| (secs - 10.0).abs() < 0.2), "{saves:?}");
     }
 
     #[test]

@@ -21,7 +21,7 @@ use crate::placement::Placement;
 use crate::run::summary;
 use stepwatch_model::Detected;
 use stepwatch_model::time::{Span, Ts};
-use stepwatch_model::{Cause, Context, Finding, Kind, Labels, OldestRun, Origin, RunSummary, Scope};
+use stepwatch_model::{Cause, Context, Finding, Kind, Labels, OldestRun, Origin, RunSummary, Saves, Scope};
 
 /// The most nodes watched at once; events of further nodes are counted and dropped.
 pub(super) const MAX_NODES: usize = 50_000;
@@ -240,10 +240,13 @@ impl Monitor {
     /// The summary of a run for an incident, with what has to be done on its nodes.
     pub(super) fn summary_of(&self, now: Ts, run: &Run) -> RunSummary {
         let nodes = run.state.nodes.keys().filter_map(|node| Some(&self.nodes.get(node)?.state));
-        let needs = cause::needs(now, &run.state, &run.state.out_of_reach(), nodes);
+        let nodes: Vec<&NodeState> = nodes.collect();
+        let needs = cause::needs(now, &run.state, &run.state.out_of_reach(), nodes.iter().copied());
+        let (of_run, hangs) = (summary(&run.state), nodes.iter().any(|node| cause::storage_hangs(node)));
+        let saves = if hangs { Saves::Stuck } else { of_run.saves };
         let save_interval = self.save_interval(run).map(Box::new);
         let failing_interval = self.failing_interval(run).map(Box::new);
-        RunSummary { needs, save_interval, failing_interval, ..summary(&run.state) }
+        RunSummary { needs, saves, save_interval, failing_interval, ..of_run }
     }
 
     /// The nodes whose links went down with those of this one, if they are too many for

@@ -252,6 +252,7 @@ impl Run {
         let steps = usual.lines * f.interval.max(1) as f64;
         Some(SaveCost {
             seconds: usual.seconds,
+            measured: usual.saves,
             interval: usual.interval,
             lag: f.checkpoints.usual_lag(),
             saves_counted: f.checkpoints.saves_counted(usual.interval + usual.seconds),

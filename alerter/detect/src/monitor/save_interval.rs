@@ -139,7 +139,7 @@ mod tests {
         // One failure in ten node-days.
         s.monitor.fleet.add(None, FailuresSeen { failures: 4, seconds: 40.0 * 86_400.0 });
         let fleet = of(&s);
-        assert_eq!(fleet.failures.source, FailureSource::Fleet { failures: 4, nodes: 1 });
+        assert_eq!(fleet.failures.source, FailureSource::Fleet { failures: 4, nodes: 1, bounded: true });
         // No more than twenty times the assumed rate is believed.
         assert!((fleet.failures.seconds_between - 1_140_232.5).abs() < 1.0, "{fleet:?}");
         let summary = s.monitor.summary(Ts(s.now), "r").unwrap();

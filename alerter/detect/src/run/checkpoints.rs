@@ -16,6 +16,7 @@ use stepwatch_model::time::{Span, Ts};
 /// Seconds of work between two runs of the clock detectors for a run that makes steps.
 const LOOK_EVERY_SECS: f64 = 10.0;
 pub(super) const CHECKPOINTS_KEPT: usize = 8;
+const GOOD_KEPT: usize = 2;
 /// The most checkpoints in the list for people, and the most characters of a failure.
 const LISTED: usize = 32;
 const MAX_WHY: usize = 200;
@@ -179,12 +180,13 @@ impl Checkpoints {
         self.drop_oldest();
     }
 
-    /// Drops the oldest one beyond the limit, but not the last from before what spoils the others.
+    /// Drops the oldest one beyond the limit, but not the last two from before what spoils the
+    /// others: something else may be wrong with the last.
     pub(super) fn drop_oldest(&mut self) {
         if self.steps.len() > CHECKPOINTS_KEPT {
             let is_good = |step: &i64| self.spoilt().is_some_and(|spoilt| *step < spoilt.onset);
             let good = self.steps.partition_point(is_good);
-            self.steps.remove(usize::from(good == 1));
+            self.steps.remove(if good > GOOD_KEPT { 0 } else { good });
         }
     }
 

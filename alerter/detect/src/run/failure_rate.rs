@@ -35,9 +35,15 @@ impl RunState {
         }
     }
 
-    /// Whether the attempt has failed.
+    /// Whether the attempt has failed. One that ends as it announced has not.
     fn has_failed(&self) -> bool {
-        !self.deaths.is_empty() || self.ended.as_ref().is_some_and(|ended| !ended.well())
+        let failed = !self.deaths.is_empty() || self.ended.as_ref().is_some_and(|ended| !ended.well());
+        failed && !self.has_announced()
+    }
+
+    /// Whether the run announced that it is about to end the attempt.
+    fn has_announced(&self) -> bool {
+        self.attempts.planned_at.is_some_and(|at| at >= self.attempt_at)
     }
 
     /// All its failures, with that of this attempt and those that came back at the same step, and
@@ -50,7 +56,6 @@ impl RunState {
 
     /// Counts the end of the attempt. Must be called before the state is reset.
     pub(super) fn count_end(&mut self, end: &AttemptEnd) {
-        let planned = self.attempts.planned_at.is_some_and(|at| at >= self.attempt_at);
         // Without a new process, a trainer only counts its steps anew.
         let began = self.attempts.greeted_at.is_some_and(|at| at >= self.last_progress);
         let failed = match end {
@@ -59,8 +64,8 @@ impl RunState {
             AttemptEnd::Silent => false,
             AttemptEnd::Unreported => began && self.checkpoints.work > 0.0,
         };
-        let (place, last) = (self.exposed_at(), self.last_step);
-        self.checkpoints.exposure.ended(failed && !planned, last, place);
+        let (failed, place, last) = (failed && !self.has_announced(), self.exposed_at(), self.last_step);
+        self.checkpoints.exposure.ended(failed, last, place);
     }
 
     /// The failures, and seconds of nodes, that the fleet was not told, if they are many enough.
@@ -84,7 +89,19 @@ impl RunState {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::run::Ended;
     use stepwatch_model::time::Ts;
+
+    #[test]
+    fn an_end_that_was_announced_is_no_failure() {
+        let mut f = RunState::new("r", Ts(0));
+        f.last_step = Some(10);
+        f.ended = Some(Ended { at: Ts(9), code: 1, text: None, silent: false });
+        assert_eq!(f.all_failures().failures, 1);
+        f.attempts.plan(Ts(5), None);
+        assert_eq!((f.all_failures().failures, f.take_last_exposure()), (0, FailuresSeen::default()));
+        assert_eq!(f.checkpoints.exposure.seen().failures, 0);
+    }
 
     #[test]
     fn nodes_that_report_nothing_are_counted_by_the_number_of_processes() {

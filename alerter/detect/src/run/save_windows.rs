@@ -106,6 +106,10 @@ pub(crate) struct SaveWindows {
     steps: [f64; 2],
     outside_secs: f64,
     recent: [VecDeque<Compared>; 2],
+    /// How many windows were compared, and the mean share by which all steps took longer for the
+    /// first four.
+    compared: [u32; 2],
+    first: [f32; 2],
     /// Seconds that all windows cost beyond their base.
     slowed: f64,
     stairs: Stairs,
@@ -211,7 +215,20 @@ impl SaveWindows {
 
     /// Whether the stage is at work.
     pub(crate) fn is_open(&self, stage: SaveStage) -> bool {
-        self.busy[stage as usize].is_open()
+        self.open_since(stage).is_some()
+    }
+
+    /// Since when the stage is at work, by the clock of the events.
+    pub(crate) fn open_since(&self, stage: SaveStage) -> Option<Ts> {
+        let busy = self.busy[stage as usize];
+        busy.since.filter(|_| busy.is_open())
+    }
+
+    /// The share by which all steps took longer for the first windows of the attempt, once the last
+    /// ones are others.
+    pub(crate) fn longer_at_first(&self, stage: SaveStage) -> Option<f64> {
+        let are_others = self.compared[stage as usize] as usize >= KNOWN + WINDOWS;
+        are_others.then(|| f64::from(self.first[stage as usize]))
     }
 
     /// The save of another step ended.
@@ -263,6 +280,10 @@ impl SaveWindows {
             let mut compared = Compared::of(taken, &[&before, &self.before]);
             compared.covers = (times(stage) / all) as f32;
             self.slowed += steps[stage] * f64::from(compared.outside) * compared.rise();
+            if self.compared[stage] < KNOWN as u32 {
+                self.first[stage] += compared.covers * compared.rise() as f32 / KNOWN as f32;
+            }
+            self.compared[stage] = self.compared[stage].saturating_add(1);
             keep(&mut self.recent[stage], compared, WINDOWS);
         }
     }

@@ -12,7 +12,7 @@ use stepwatch_wire::setting::{ARGUMENT, FILE, Topic, topic};
 
 use super::attempts::{Aspect, AttemptSetup, Difference, SinceGood};
 use stepwatch_model::time::Ts;
-use stepwatch_model::{Cause, Finding, Kind, LastGood, SettingChange};
+use stepwatch_model::{Cause, Finding, Kind, LastGood, SettingChange, slow_down};
 
 /// The most differences kept; further ones are counted.
 const MAX_DIFFERENCES: usize = 24;
@@ -80,18 +80,9 @@ impl Difference {
     fn explains_by_ratio(&self, v: &Finding) -> bool {
         let number = |value: &Option<String>| value.as_deref().and_then(|text| text.parse::<f64>().ok());
         let (Some(before), Some(after)) = (number(&self.before), number(&self.after)) else { return false };
-        let (fewer, slower) = ((before / after).ln(), slow_down(v).ln());
+        let (fewer, slower) = ((before / after).ln(), slow_down(&v.signal, v.value, v.expected).ln());
         let is_like = fewer > 0.0 && slower >= LEAST_OF_RATIO * fewer && slower <= MOST_OF_RATIO * fewer;
         fewer.is_finite() && is_like
-    }
-}
-
-/// By how much a step of a slow run is longer, as a factor.
-pub(crate) fn slow_down(v: &Finding) -> f64 {
-    if matches!(&*v.signal, "step_time" | "compute_time") {
-        v.value / v.expected
-    } else {
-        v.expected / v.value
     }
 }
 

@@ -252,8 +252,14 @@ impl Load {
     /// Takes a report. Returns how long the rank loaded, if it has ended now.
     fn take(&mut self, r: &StageReport) -> Option<Span> {
         let open = &self.record.open;
-        // A rank that begins again was interrupted before.
-        if r.phase == CkptPhase::Start && (open.is_empty() || open.contains_key(&r.rank)) {
+        let is_new = match r.phase {
+            // A rank that begins again was interrupted before.
+            CkptPhase::Start => open.is_empty() || open.contains_key(&r.rank),
+            // A log may show only the end of the load after one that failed.
+            CkptPhase::End => self.record.failed && !open.contains_key(&r.rank),
+            CkptPhase::Fail => false,
+        };
+        if is_new {
             *self = Self::default();
         }
         self.step = r.step.or(self.step);
@@ -463,6 +469,11 @@ impl Stages {
     /// Takes a report of a load. Returns how long the rank loaded, if it has ended now.
     pub(super) fn take_load(&mut self, r: &StageReport) -> Option<Span> {
         self.load.get_or_insert_default().take(r)
+    }
+
+    /// The step of the checkpoint that could not be loaded last, unless a later load succeeded.
+    pub(super) fn failed_load(&self) -> Option<i64> {
+        self.load.as_ref().filter(|load| load.record.failed)?.step
     }
 
     /// A new attempt began. What the processes of the last one were writing is lost, and it may

@@ -45,6 +45,7 @@ pub(crate) fn summary(f: &RunState) -> RunSummary {
         on_disk: c.on_disk(),
         flawed: c.flawed(),
         spoilt: c.spoilt(),
+        report_steps: f.interval,
         step_secs: f.step_seconds(),
         start_secs: f.first_gap,
         unsaved: f.checkpoints.work,
@@ -63,9 +64,11 @@ fn save_secs(c: &Checkpoints) -> Option<f64> {
 }
 
 fn saves(c: &Checkpoints) -> Saves {
+    let waits = c.stages().is_some_and(|stages| stages.waiting().next().is_some());
     match (c.in_progress, &c.failure) {
         (Some(_), _) => Saves::Running,
         (None, Some(_)) => Saves::Failing,
+        (None, None) if waits => Saves::Running,
         (None, None) => Saves::Idle,
     }
 }

@@ -1,6 +1,6 @@
 //! What speaks against going back to a checkpoint that was written: it is not complete, one of its
-//! stages failed, it was saved while something spoilt the state of the run, or its evaluation is
-//! bad.
+//! stages failed, it could not be loaded, it was saved while something spoilt the state of the run,
+//! or its evaluation is bad.
 //!
 //! What spoils the state is what does not heal by itself: a divergence, a loss or a gradient norm
 //! that is not finite, and a rank whose loss is out of line again and again, as with silent data
@@ -8,7 +8,8 @@
 //! Everything that is saved from its onset on is spoilt, until the run goes back to before the
 //! onset, or the trouble is seen to end in the attempt that showed it last. That a detector begins
 //! anew with an attempt is no end. Corrupted weights do not heal at all, and those that are not
-//! finite show at once: an attempt that makes steps without them has none.
+//! finite show at once: an attempt that makes steps without them has none. A divergence that does
+//! not come back in many reports of a later attempt is over, or is what the run goes on with.
 //!
 //! An evaluation is bad if its loss is not finite, or above those of the evaluations before it by
 //! more than these differ.
@@ -29,6 +30,8 @@ const FEWEST: usize = 3;
 /// Steps of a new attempt without the trouble after which its numbers are known to be finite: an
 /// engineering limit.
 const FINITE: u64 = 64;
+/// Reports of a later attempt without a divergence after which it is over: an engineering limit.
+const CALM: u64 = 500;
 /// The least share by which the loss of a bad evaluation is above the others: an engineering limit.
 const LEAST: f64 = 0.02;
 
@@ -116,7 +119,7 @@ impl Stages {
 }
 
 impl Checkpoints {
-    /// Takes note of what was found of the run in this attempt, which has made so many steps.
+    /// Takes note of what was found of the run in this attempt, which has made so many reports.
     pub(crate) fn note_trouble(&mut self, found: &[Finding], attempt: u32, steps: u64) {
         for v in found {
             let Some(by) = spoiler(v) else { continue };
@@ -126,9 +129,13 @@ impl Checkpoints {
                 trust.ended(by, attempt);
             }
         }
-        if let Some(trust) = self.trust.as_mut().filter(|_| steps >= FINITE) {
-            trust.troubles.retain(|t| t.spoilt.by != Spoiler::Nonfinite || t.attempt == attempt);
-        }
+        let is_over = |t: &Trouble| match t.spoilt.by {
+            _ if t.attempt == attempt => false,
+            Spoiler::Nonfinite => steps >= FINITE,
+            Spoiler::Divergence => steps >= CALM,
+            Spoiler::RankLoss => false,
+        };
+        self.trust.iter_mut().for_each(|trust| trust.troubles.retain(|t| !is_over(t)));
     }
 
     /// What spoils the checkpoints since its onset.
@@ -141,6 +148,8 @@ impl Checkpoints {
     pub(crate) fn went_back_to(&mut self, step: i64) {
         if let Some(trust) = &mut self.trust {
             trust.troubles.retain(|t| step > t.spoilt.onset);
+            // They are of weights that the run has left behind, and judge no new checkpoint.
+            trust.evals.retain(|(at, _)| *at < step);
         }
         self.drop_steps(|saved| saved >= step);
     }
@@ -163,11 +172,13 @@ impl Checkpoints {
         let is_whole =
             |flawed: &PassedOver| flawed.why == Flaw::Incomplete && self.steps.contains(&flawed.step);
         let unfit = self.stages().into_iter().flat_map(Stages::unfit).filter(|flawed| !is_whole(flawed));
+        let unread = self.stages().and_then(Stages::failed_load).filter(|step| self.steps.contains(step));
+        let unread = unread.map(|step| PassedOver { step, why: Flaw::LoadFailed });
         let bad = self.steps.iter().filter_map(|step| {
             let why = self.trust.as_ref()?.bad_evaluation(*step)?;
             Some(PassedOver { step: *step, why })
         });
-        let mut all: Vec<PassedOver> = unfit.chain(bad).collect();
+        let mut all: Vec<PassedOver> = unfit.chain(unread).chain(bad).collect();
         all.sort_by_key(|flawed| flawed.step);
         all.dedup_by_key(|flawed| flawed.step);
         all
@@ -177,8 +188,10 @@ impl Checkpoints {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::run::{Stage, StageReport};
     use stepwatch_model::time::Ts;
     use stepwatch_model::{Change, Sentence};
+    use stepwatch_wire::CkptPhase;
 
     const NONE: [i64; 0] = [];
 
@@ -235,6 +248,42 @@ mod tests {
         assert_eq!((onset(&c), kept), (Some(350), vec![100, 200, 300, 400]), "it went on from a spoilt one");
     }
 
+    #[test]
+    fn an_evaluation_that_the_run_left_behind_judges_no_new_checkpoint() {
+        let mut c = evaluated(&[(100, 2.4), (200, 2.3), (300, 2.25), (500, 9.0)]);
+        assert_eq!(steps(&c), [400, 500]);
+        c.went_back_to(301);
+        c.saved(Some(400));
+        assert_eq!(steps(&c), NONE, "only the old weights were evaluated at step 500");
+    }
+
+    #[test]
+    fn a_checkpoint_that_could_not_be_loaded_is_passed_over_until_it_is() {
+        let report = |phase, rank| StageReport {
+            stage: Stage::Load,
+            phase,
+            step: Some(500),
+            rank,
+            now: Ts(9),
+            at: Ts(9),
+            secs: None,
+            bytes: None,
+            seen: false,
+        };
+        let mut c = evaluated(&[]);
+        let mut load = |phase, rank| {
+            c.loaded(&report(phase, rank), Ts(0), None);
+            c.flawed()
+        };
+        let unread = [PassedOver { step: 500, why: Flaw::LoadFailed }];
+        assert!(load(CkptPhase::Start, 0).is_empty() && load(CkptPhase::Start, 1).is_empty());
+        assert_eq!(load(CkptPhase::Fail, 0), unread);
+        assert_eq!(load(CkptPhase::End, 1), unread, "the part of another rank was whole");
+        assert!(load(CkptPhase::End, 0).is_empty(), "another load, of which only the end was reported");
+        assert_eq!(load(CkptPhase::Fail, 0), unread);
+        assert!(load(CkptPhase::Start, 0).is_empty(), "it is loaded again");
+    }
+
     fn found(kind: Kind, signal: &'static str, change: Change, onset: i64, value: f64) -> Finding {
         let severity = if change == Change::Raise { Severity::Page } else { Severity::Info };
         Finding {
@@ -275,6 +324,17 @@ mod tests {
     }
 
     #[test]
+    fn a_divergence_that_a_later_attempt_goes_on_without_is_over() {
+        let mut c = evaluated(&[]);
+        c.note_trouble(&[found(Kind::Divergence, "loss", Change::Raise, 350, 9.0)], 0, 400);
+        c.went_back_to(401);
+        c.note_trouble(&[], 1, 499);
+        assert_eq!(onset(&c), Some(350));
+        c.note_trouble(&[], 1, 500);
+        assert_eq!(onset(&c), None);
+    }
+
+    #[test]
     fn corrupted_weights_do_not_heal() {
         let rank = |change| found(Kind::RankLoss, "loss", change, 41, 9.0);
         let mut c = Checkpoints::default();
@@ -306,11 +366,11 @@ mod tests {
     }
 
     #[test]
-    fn the_last_checkpoint_before_an_onset_is_kept_however_many_follow() {
+    fn the_last_two_checkpoints_before_an_onset_are_kept_however_many_follow() {
         let mut c = evaluated(&[]);
         c.note_trouble(&[found(Kind::Divergence, "loss", Change::Raise, 350, 9.0)], 0, 400);
         (6..40).for_each(|n| c.saved(Some(100 * n)));
         let kept = c.steps.make_contiguous().to_vec();
-        assert_eq!(kept, [300, 3300, 3400, 3500, 3600, 3700, 3800, 3900]);
+        assert_eq!(kept, [200, 300, 3400, 3500, 3600, 3700, 3800, 3900]);
     }
 }

@@ -29,7 +29,7 @@ pub(super) fn of_saves(o: &Observation, f: &mut fmt::Formatter<'_>) -> fmt::Resu
         O::EachSaveSlower { saves, value, expected } => write!(
             f,
             "steps took longer after each of the last {saves} saves, from {expected} s to {value} s, and \
-             the same between the saves: a restart sets it back"
+             the same between the saves: a restart may set it back"
         ),
         O::FullWhileSaving { part, nodes, known, saving, value, expected } => {
             let usual = percent(expected.0);

@@ -85,7 +85,7 @@ impl Incident {
 
 impl IncidentRecord {
     /// A new record with only an id, a time, a kind and a severity.
-    pub(super) fn new(id: String, opened_at: Ts, kind: Kind, severity: Severity) -> Self {
+    pub(crate) fn new(id: String, opened_at: Ts, kind: Kind, severity: Severity) -> Self {
         Self {
             id,
             run: String::new(),

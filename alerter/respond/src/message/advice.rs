@@ -3,8 +3,8 @@
 use core::fmt::Write as _;
 
 use stepwatch_model::{
-    ASSUMED_FAILURES_A_NODE_DAY, FailureSource, Forecast, IntervalBound, PassedOver, Plan, PlanCost, Remedy,
-    SaveInterval, Span, Spoilt, number,
+    ASSUMED_FAILURES_A_NODE_DAY, FLEET_RATE_BAND, FailureSource, Forecast, IntervalBound, PassedOver, Plan,
+    PlanCost, Remedy, SaveInterval, Span, Spoilt, number,
 };
 
 use super::gpus;
@@ -153,11 +153,25 @@ fn counted(nodes: u32) -> String {
 fn save_every(s: &mut String, cost: &PlanCost, i: &SaveInterval) {
     let (save, between) =
         (Span::from_secs_f64(i.save_seconds), Span::from_secs_f64(i.failures.seconds_between));
-    let _ = write!(s, ": a save costs {save}, and a failure is expected every {between} ");
+    let few = match i.saves_measured {
+        1 => " (from the only one that was measured)",
+        2 => " (from the two that were measured)",
+        _ => "",
+    };
+    let _ = write!(s, ": a save costs {save}{few}, and a failure is expected every {between} ");
     let _ = match i.failures.source {
         FailureSource::Own { failures } => write!(s, "(from {failures} of this run)"),
-        FailureSource::Fleet { failures, nodes } => {
+        FailureSource::Fleet { failures, nodes, bounded: false } => {
             write!(s, "(from {failures} of all runs, for {})", counted(nodes))
+        }
+        FailureSource::Fleet { failures, nodes, bounded: true } => {
+            let least = format!("no less than a {FLEET_RATE_BAND}th of the rate of Llama 3");
+            write!(
+                s,
+                "(all runs had {failures}; {least}, and no more than {FLEET_RATE_BAND} times that, is \
+                 believed, for {})",
+                counted(nodes)
+            )
         }
         FailureSource::Assumed { nodes } => {
             let rate = number(1000.0 * ASSUMED_FAILURES_A_NODE_DAY);
@@ -204,6 +218,8 @@ fn try_restart(s: &mut String, cost: &PlanCost) {
 
 #[cfg(test)]
 mod tests {
+    use stepwatch_model::{FailureRate, FailuresSeen, SaveCost};
+
     use super::*;
 
     #[test]
@@ -222,5 +238,28 @@ mod tests {
         assert_eq!(share(&cost, 0.1), "10 % of the run");
         let plan = Plan { remedies: vec![Remedy::TakeStacks], cost };
         assert!(!advice(&plan).contains('$'), "{}", advice(&plan));
+    }
+
+    #[test]
+    fn a_rate_that_is_not_the_one_that_was_seen_is_called_so() {
+        let said = |seconds: f64| {
+            let seen = FailuresSeen { failures: 4, seconds };
+            let failures = FailureRate::of(FailuresSeen::default(), seen, Some(64)).unwrap();
+            let saves = SaveCost {
+                seconds: 30.0,
+                measured: 8,
+                interval: 60.0,
+                lag: 0.0,
+                saves_counted: 1.0,
+                step_seconds: None,
+            };
+            let mut s = String::new();
+            save_every(&mut s, &PlanCost::default(), &SaveInterval::of(saves, failures).unwrap());
+            s
+        };
+        let seen = "a failure is expected every 1d 13h (from 4 of all runs, for 64 nodes); ";
+        assert!(said(400.0 * 86_400.0).contains(seen), "{}", said(400.0 * 86_400.0));
+        let bounded = "(all runs had 4; no less than a 20th of the rate of Llama 3, and no more than 20 times that, is believed, for 64 nodes); ";
+        assert!(said(86_400.0).contains(bounded), "{}", said(86_400.0));
     }
 }

@@ -78,6 +78,9 @@ pub struct Checkpoint {
     pub age_seconds: f64,
     /// The checkpoint was written after the numbers went bad, and must not be trusted.
     pub after_onset: bool,
+    /// The checkpoint to go back to, if one is known. It is an earlier one if something is wrong
+    /// with the last.
+    pub good_step: Option<i64>,
     /// Seconds of work since then, which a crash would lose.
     pub unsaved_seconds: f64,
 }
@@ -154,6 +157,7 @@ impl Checkpoint {
             at,
             age_seconds: (now - at).as_secs_f64(),
             after_onset: run.checkpoint_step.is_some_and(|step| rollback::is_after_onset(r, run, step)),
+            good_step: rollback::choose(r, run).checkpoint,
             unsaved_seconds: finite(run.unsaved).unwrap_or_default(),
         })
     }

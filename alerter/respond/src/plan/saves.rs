@@ -37,9 +37,10 @@ pub(super) fn save_first(
 }
 
 /// `None` unless a save would keep work from a fault, and would keep it well: not if the run stands
-/// or saves, if saves fail, or if what is saved may be wrong.
+/// or is over, if it saves or has just saved, if saves fail or may hang, or if what is saved may be
+/// wrong.
 fn save_now(r: &IncidentRecord, run: &RunSummary) -> Option<Remedy> {
-    let moves = run.last_step.is_some() && !run.needs.stands;
+    let moves = run.last_step.is_some() && !run.needs.stands && !run.needs.done;
     let can_save = run.checkpoint_at.is_some() && run.saves == Saves::Idle && run.spoilt.is_none();
     if r.state == State::Resolved || !moves || !can_save || !is_failing(r, run) {
         return None;
@@ -52,12 +53,13 @@ fn save_now(r: &IncidentRecord, run: &RunSummary) -> Option<Remedy> {
 /// Whether the hardware may stop the run later. A fault that stops it at once leaves no time.
 fn is_failing(r: &IncidentRecord, run: &RunSummary) -> bool {
     let needs: Vec<&Need> = r.nodes.iter().filter_map(|node| run.needs.nodes.get(node)).collect();
-    let is_lost = |need: &&Need| match need {
+    let rules_out = |need: &&Need| match need {
         Need::Repair { sure, action, .. } => *sure && *action > conditions::Remedy::DrainReset,
-        Need::Gone => true,
-        Need::Memory { .. } | Need::Link { .. } => false,
+        // Want of memory is no fault of hardware, and a save takes more of it.
+        Need::Gone | Need::Memory { .. } => true,
+        Need::Link { .. } => false,
     };
-    if needs.iter().any(is_lost) {
+    if needs.iter().any(rules_out) {
         return false;
     }
     match r.kind {
@@ -92,7 +94,8 @@ pub(super) fn with_interval(
     plan: Option<Plan>,
     cost: PlanCost,
 ) -> Option<Plan> {
-    let is_wanted = CONCERNED.contains(&r.kind) && r.state != State::Resolved && run.saves != Saves::Failing;
+    let can_save = !matches!(run.saves, Saves::Failing | Saves::Stuck);
+    let is_wanted = CONCERNED.contains(&r.kind) && r.state != State::Resolved && can_save;
     let fails = FAILS.contains(&r.kind);
     let of_run = if fails { &run.failing_interval } else { &run.save_interval };
     let slows = |remedy: &Remedy| matches!(remedy, Remedy::LimitSaves | Remedy::StaggerSaves);
@@ -184,8 +187,10 @@ mod tests {
         };
         not(&|_, run| run.needs.stands = true, "the run stands");
         not(&|_, run| run.unsaved = 199.0, "a save has just ended: five saves are more");
+        not(&|_, run| run.needs.done = true, "the run is done");
         not(&|_, run| run.saves = Saves::Running, "a save is running");
         not(&|_, run| run.saves = Saves::Failing, "saves fail");
+        not(&|_, run| run.saves = Saves::Stuck, "a save may never end");
         not(&|_, run| run.spoilt = Some(diverged(10_400)), "what is saved may be wrong");
         not(&|_, run| run.checkpoint_at = None, "nobody saw it save");
         not(&|r, _| r.state = State::Resolved, "the fault is over");
@@ -198,6 +203,15 @@ mod tests {
         assert_eq!(said(&needed), SAVE, "the run needs it");
         let lost = fault(Kind::GpuFault, Some(repair(conditions::Remedy::RebootNode, true)));
         assert!(!said(&lost).contains("save now"), "the GPU is lost: {}", said(&lost));
+        let full = fault(Kind::NodeFault, Some(Need::Memory { cgroup: String::new() }));
+        assert!(!said(&full).contains("save now"), "a save takes more memory: {}", said(&full));
+    }
+
+    #[test]
+    fn a_run_that_is_done_is_neither_saved_nor_restarted() {
+        let mut done = fault(Kind::GpuFault, Some(repair(conditions::Remedy::DrainReset, true)));
+        (done.1.needs.stands, done.1.needs.done) = (true, true);
+        assert_eq!(said(&done), "drain n1 and reset GPU 3 (GPU-2f)");
     }
 
     fn far_off(source: FailureSource, between: f64) -> Option<Box<SaveInterval>> {
@@ -205,8 +219,14 @@ mod tests {
     }
 
     fn saving_every(interval: f64, source: FailureSource, between: f64) -> Option<Box<SaveInterval>> {
-        let saves =
-            SaveCost { seconds: 30.0, interval, lag: 0.0, saves_counted: 1.0, step_seconds: Some(4.0) };
+        let saves = SaveCost {
+            seconds: 30.0,
+            measured: 8,
+            interval,
+            lag: 0.0,
+            saves_counted: 1.0,
+            step_seconds: Some(4.0),
+        };
         SaveInterval::of(saves, FailureRate { seconds_between: between, source }).map(Box::new)
     }
 
@@ -217,14 +237,17 @@ mod tests {
         let mut run = RunSummary { save_interval: far_off(own, 21_600.0), ..run() };
         let say = |run: &RunSummary| advise(&costly, run, Some(2.5)).unwrap_or_default();
         let save = "save every 280 steps (18m 38s) instead of every 125 steps (8m 20s): a save costs 30s, and a failure is \
-                    expected every 6h (from 5 of this run); saves and lost work cost 5.3 % of the time instead of 7.2 %";
-        assert_eq!(say(&run), format!("{save}, which saves 231.8 GPU hours a day ($579)"));
+                    expected every 6h (from 5 of this run); saves and lost work cost 5.1 % of the time instead of 6.8 %";
+        assert_eq!(say(&run), format!("{save}, which saves 198.9 GPU hours a day ($497)"));
         run.gpus = None;
         assert_eq!(say(&run), save);
+        let one = run.save_interval.clone().map(|i| SaveInterval { saves_measured: 1, ..*i });
+        let said = say(&RunSummary { save_interval: one.map(Box::new), ..run.clone() });
+        assert!(said.contains("a save costs 30s (from the only one that was measured), and"), "{said}");
         run.save_interval = far_off(FailureSource::Assumed { nodes: 1 }, 22_800_000.0);
         let assumed = "save every 3600 steps (4h) instead of every 125 steps (8m 20s): a save costs 30s, and a failure is \
                        expected every 263d 21h (assumed: 3.789 in 1000 node-days, as with Llama 3, for 1 node); saves and lost work cost \
-                       0.2 % of the time instead of 6 %; it is the longest that is advised until failures of this run are known";
+                       0.2 % of the time instead of 5.7 %; it is the longest that is advised until failures of this run are known";
         assert_eq!(say(&run), assumed);
     }
 
@@ -293,12 +316,52 @@ mod tests {
         let mut run = run();
         run.flawed = vec![flawed(9_500, bad), flawed(9_700, Flaw::Incomplete), flawed(10_400, Flaw::Failed)];
         let want = "roll back to checkpoint 9000 and skip the batches of steps 9800 to 10020: 1500 steps are done again, 1h 40m of 512 GPUs \
-                    ($2133); 1 later checkpoint is from after the onset; checkpoint 9500 is bad: its evaluation at step 9600 has a loss of \
-                    3.5, 2.1 before; checkpoint 9700 is not complete";
+                    ($2133); 1 later checkpoint is from after the onset; checkpoint 9500 is bad: the first evaluation \
+                    after it, at step 9600, has a loss of 3.5, and 2.1 was usual before; checkpoint 9700 is not complete";
         assert_eq!(advise(&diverges, &run, Some(2.5)).unwrap_or_default(), want);
         run.flawed.insert(0, flawed(9_000, Flaw::Failed));
         let stop = "stop and look: no good checkpoint from before the onset is known";
         assert_eq!(advise(&diverges, &run, Some(2.5)).unwrap_or_default(), stop);
+    }
+
+    /// The run diverges at step 9800, and is evaluated at step 10000.
+    #[test]
+    fn an_evaluation_from_after_the_onset_says_nothing_of_an_earlier_checkpoint() {
+        let diverges = record(Kind::Divergence, "loss", 5.0, 2.0, Target::Recipe { step: 9_800 });
+        let bad = Flaw::BadEvaluation { step: 10_000, loss: 3.5.into(), before: 2.1.into() };
+        let flawed = [9_000, 9_500, 10_000].map(|step| PassedOver { step, why: bad });
+        let run = RunSummary { flawed: flawed.to_vec(), ..run() };
+        let want = "roll back to checkpoint 9500 and skip the batches of steps 9800 to 10020: 1000 steps are done again, 1h 6m of 512 GPUs \
+                    ($1422); 1 later checkpoint is from after the onset";
+        assert_eq!(advise(&diverges, &run, Some(2.5)).unwrap_or_default(), want);
+    }
+
+    #[test]
+    fn a_checkpoint_from_within_the_report_of_the_onset_may_keep_it() {
+        let diverges = record(Kind::Divergence, "loss", 5.0, 2.0, Target::Recipe { step: 9_800 });
+        let said =
+            |report_steps| advise(&diverges, &RunSummary { report_steps, ..run() }, None).unwrap_or_default();
+        assert!(said(300).starts_with("roll back to checkpoint 9500 "), "{}", said(300));
+        let (back, later) =
+            ("roll back to checkpoint 9000 ", "; 2 later checkpoints are from after the onset");
+        assert!(said(301).starts_with(back) && said(301).ends_with(later), "{}", said(301));
+    }
+
+    #[test]
+    fn a_run_that_started_over_is_restarted_and_keeps_its_batches() {
+        let over = record(Kind::LostProgress, "loss", 9.0, 2.0, Target::Recipe { step: 9_800 });
+        let want = "restart from checkpoint 9500: 1000 steps are done again, 1h 6m of 512 GPUs; 1 later checkpoint is from after the onset";
+        assert_eq!(advise(&over, &run(), None).unwrap_or_default(), want);
+    }
+
+    #[test]
+    fn a_restart_is_not_from_a_checkpoint_that_could_not_be_loaded() {
+        let hangs = record(Kind::Hang, "step", 700.0, 60.0, gpu("gpu-7", 3));
+        let unread = PassedOver { step: 10_000, why: Flaw::LoadFailed };
+        let run = RunSummary { flawed: vec![unread], ..run() };
+        let said = advise(&hangs, &run, None).unwrap_or_default();
+        let want = "restart from checkpoint 9500: 1000 steps are done again, 1h 6m of 512 GPUs; checkpoint 10000 could not be loaded";
+        assert!(said.ends_with(want), "{said}");
     }
 
     #[test]

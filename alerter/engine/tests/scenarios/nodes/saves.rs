@@ -3,7 +3,7 @@
 use stepwatch_model::Severity;
 use stepwatch_wire::{CkptPhase, Event, Kind as EventKind, Value};
 
-use super::bench::{Bench, UUID, xid};
+use super::bench::{Bench, UUID, hw, xid};
 
 const NODES: [&str; 2] = ["n1", "n2"];
 
@@ -83,6 +83,29 @@ fn numbers_that_are_not_finite_are_not_saved() {
             b.feed(e);
         }
     }
+    let said = fails(&mut b);
+    assert!(!said.contains("save now"), "{said}");
+}
+
+#[test]
+fn a_run_that_has_just_ended_is_told_neither_to_save_nor_to_restart() {
+    let mut b = with_unsaved_work();
+    for (rank, node) in NODES.iter().enumerate() {
+        let mut e = Event { run: Some("llama".into()), code: Some(0), ..Event::new(EventKind::Bye) };
+        (e.rank, e.node) = (Some(rank as u32), Some((*node).to_owned()));
+        b.feed(e);
+    }
+    b.feed(xid("n1", 48, "error", "drain_reset", "Double-bit ECC error"));
+    let advice: Vec<&str> =
+        b.notifications.iter().filter_map(|n| n.message.details.advice.as_deref()).collect();
+    assert!(!b.notifications.is_empty());
+    assert!(!advice.iter().any(|said| said.contains("save now") || said.contains("restart")), "{advice:?}");
+}
+
+#[test]
+fn a_run_whose_file_system_hangs_is_not_told_to_save() {
+    let mut b = with_unsaved_work();
+    b.feed(hw("n2", "mount_stuck", true, "warn", "/data does not answer", &[("mount", "/data")]));
     let said = fails(&mut b);
     assert!(!said.contains("save now"), "{said}");
 }

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::run::{Stage, TimeState, summary};
+use stepwatch_model::Saves;
 use stepwatch_model::time::Span;
 
 /// A trainer whose events arrive as they happen.
@@ -398,4 +399,19 @@ fn saves_that_only_the_disk_shows_are_followed() {
     let stages = t.run.state.checkpoints.stages().unwrap();
     let spell = stages.saving_nodes().find_map(|nodes| nodes.last()).unwrap();
     assert_eq!((spell.since, spell.until, spell.nodes), (Ts(START + 100_000), Some(Ts(START + 140_000)), 1));
+}
+
+#[test]
+fn what_was_saved_is_not_saved_again_while_it_is_being_written() {
+    let mut t = Trainer::new();
+    t.steps(1..=60).ckpt("save", "start", 60).ckpt("save", "end", 60);
+    t.ckpt("write", "start", 60).ckpt("write", "end", 60).steps(61..=120);
+    let saves = |t: &Trainer| summary(&t.run.state).saves;
+    assert_eq!(saves(&t), Saves::Idle);
+    t.ckpt("save", "start", 120);
+    assert_eq!(saves(&t), Saves::Running);
+    t.ckpt("save", "end", 120).ckpt("write", "start", 120).steps(121..=125);
+    assert_eq!(saves(&t), Saves::Running, "and ten minutes of work are not safe yet");
+    t.ckpt("write", "end", 120);
+    assert_eq!(saves(&t), Saves::Idle);
 }
