@@ -42,10 +42,11 @@ struct Own {
 
 impl Own {
     fn of_this_process() -> Self {
+        let set = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
         let host = || rustix::system::uname().nodename().to_string_lossy().into_owned();
         Self {
-            jobs: OF_A_JOB.iter().filter_map(|name| std::env::var(name).ok()).collect(),
-            pod: std::env::var(OWN_POD).ok().filter(|pod| !pod.is_empty()).unwrap_or_else(host),
+            jobs: OF_A_JOB.iter().filter_map(|name| set(name)).collect(),
+            pod: set(OWN_POD).unwrap_or_else(host),
         }
     }
 }
