@@ -28,7 +28,7 @@ const SETTINGS: &[&str] = &[
     "Environment Variables",
     "Graphics Processes",
 ];
-/// The most findings of one run, and the most characters of one.
+/// The most findings of one run that are no faults, and the most characters of one.
 const MAX_FINDINGS: usize = 64;
 const MAX_WORDS: usize = 300;
 
@@ -128,20 +128,23 @@ fn judge(name: &str, result: &Value, reading: &mut Reading, counts: &mut Counts)
         _ => Verdict::Unknown,
     };
     counts.found += 1;
-    if counts.found > MAX_FINDINGS {
+    // A fault is never left out, and there are no more of them than fit into an output.
+    if counts.found > MAX_FINDINGS && verdict != Verdict::Unhealthy {
         return;
     }
-    let gpu = ["entity_id", "gpu_id", "gpu_ids"].iter().find_map(|key| match result.get(*key)? {
+    let device = ["entity_id", "gpu_id", "gpu_ids"].iter().find_map(|key| match result.get(*key)? {
         Value::String(text) => Some(text.clone()),
         number => number.as_u64().map(|number| number.to_string()),
     });
     let what = warnings.iter().map(|(text, _)| text.as_str()).find(|text| !text.is_empty());
-    let on = gpu.as_ref().map(|gpu| format!(" on GPU {gpu}")).unwrap_or_default();
+    let group = result.get("entity_group").and_then(Value::as_str).unwrap_or("GPU");
+    let device = device.map(|number| format!("{} {number}", shortened(group)));
+    let on = device.as_ref().map(|device| format!(" on {device}")).unwrap_or_default();
     let status = if status.is_empty() { "no status" } else { status.as_str() };
     let text = format!("{name}{on}: {}", shortened(what.unwrap_or(status)));
     let mut finding = reading.findings.add(verdict, text);
-    if let Some(gpu) = gpu {
-        finding = finding.device(format!("GPU {gpu}"));
+    if let Some(device) = device {
+        finding = finding.device(device);
     }
     if verdict == Verdict::Unhealthy {
         finding.action("drain the node and run dcgmi diag -r 3 on it");
@@ -268,6 +271,8 @@ mod tests {
         assert!(said.starts_with("unhealthy nvswitch: a switch is down; "), "{said}");
         assert!(said.ends_with("ok 1 results of dcgmi diag -r 1 pass\n"), "{said}");
         assert!(!one("nvswitch", &summary("Pass")).contains("unhealthy"));
+        let of_cpu = r#""results": [{"status": "Fail", "entity_group": "CPU", "entity_id": 1}]"#;
+        assert!(one("cpu_eud", of_cpu).starts_with("unhealthy cpu_eud on CPU 1: fail; "));
     }
 
     #[test]

@@ -40,6 +40,8 @@ const WRITE: &str = "write";
 const READ: &str = "read";
 /// The beginning of the names of files.
 const START: &str = ".stepwatch-check-";
+/// The random digits at their end.
+const RANDOM: usize = 16;
 
 /// What a part of the test did.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -179,7 +181,8 @@ fn remove_old(dir: &Path, start: &str) {
     for entry in fs::read_dir(dir).into_iter().flatten().flatten().take(MAX_NAMES) {
         let name = entry.file_name();
         let Some(name) = name.to_str().filter(|name| is_scratch(name)) else { continue };
-        let least = if name.starts_with(start) { OLD } else { ABANDONED };
+        let ours = name.len() == start.len() + RANDOM && name.starts_with(start);
+        let least = if ours { OLD } else { ABANDONED };
         let modified = entry.metadata().ok().filter(|meta| meta.is_file()).and_then(|m| m.modified().ok());
         if modified.and_then(|at| at.elapsed().ok()).is_some_and(|age| age >= least) {
             let _ = fs::remove_file(entry.path());
@@ -190,7 +193,7 @@ fn remove_old(dir: &Path, start: &str) {
 /// Whether a test of some node gave this name to its file.
 fn is_scratch(name: &str) -> bool {
     let rest = name.strip_prefix(START).and_then(|rest| rest.rsplit_once('-'));
-    rest.is_some_and(|(_, random)| random.len() == 16 && random.bytes().all(|b| b.is_ascii_hexdigit()))
+    rest.is_some_and(|(_, random)| random.len() == RANDOM && random.bytes().all(|b| b.is_ascii_hexdigit()))
 }
 
 impl Drop for Scratch {
@@ -311,7 +314,9 @@ printf '"%s": {"bw_bytes": 1000000000, "io_bytes": %s}}]}' "$rw" $((size / 4))
         };
         let (old, of_another) = (left(&node(), 5), left("another", 5));
         drop(Scratch::new(&within, 1 << 20).unwrap());
-        assert!(!old.exists() && of_another.exists());
+        let longer = left(&format!("{}-2", node()), 5);
+        drop(Scratch::new(&within, 1 << 20).unwrap());
+        assert!(!old.exists() && of_another.exists() && longer.exists());
         let abandoned = left("a-pod-with-another-name", 25);
         drop(Scratch::new(&within, 1 << 20).unwrap());
         assert!(!abandoned.exists() && of_another.exists());
