@@ -26,6 +26,10 @@ pub const MEASURES: &[&str] = &[
 /// The programs that they run.
 pub const TOOLS: &[&str] = &["all_reduce_perf", "dcgmi", "fio", "ib_write_bw", "nvbandwidth"];
 
+/// The variable in the environment of the tools, and of what they start: the process that tests, and
+/// more.
+pub(crate) const MARK: &str = "STEPWATCH_NODE_TEST";
+
 /// The verdicts of a test as metrics name them.
 pub const VERDICTS: &[&str] = &["ok", "measured", "not_run", "warning", "unknown", "unhealthy"];
 

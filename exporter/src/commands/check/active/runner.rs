@@ -24,7 +24,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::guard::guarded;
 use crate::lock::Locked as _;
-use crate::node_tests::ActiveConfig;
+use crate::node_tests::{ActiveConfig, MARK};
 use crate::processes;
 use crate::roots::Roots;
 
@@ -42,8 +42,6 @@ const PLACES: &[&str] = &[
 /// The variables that a tool gets of this process. Those of a job would change what it tests: the
 /// GPUs that it sees, how NCCL connects, the launcher that it believes to run under.
 const KEPT: &[&str] = &["HOME", "LD_LIBRARY_PATH", "TMPDIR"];
-/// The variable by which what a tool has started is found.
-const MARK: &str = "STEPWATCH_NODE_TEST";
 /// The most bytes that are kept of each output; the rest is read and dropped.
 const MAX_OUTPUT: usize = 1 << 20;
 /// The most characters of its last line.
