@@ -12,12 +12,12 @@
 # of a large job begin at once: those that are due wait for up to STEPWATCH_TEST_SPREAD seconds (30)
 # before they ask Slurm, so that it can answer them.
 #
-# A test that failed twice in a row, or that got wrong data, drains the node, with the worst finding as the reason, unless
-# STEPWATCH_MAX_DRAINED nodes (8) are drained by this script and stepwatch-check.sh already; then it
-# only logs, as it does with all else: what is below its reference by less than three times the
-# tolerance, what could not be determined, and tools that are not installed. The checks without load
-# are for stepwatch-check.sh. Try it first by hand on nodes that you know, and set the references
-# only then (check.active.reference in exporter.yml).
+# A test that failed twice in a row, or that got wrong data, drains the node, with the worst finding
+# as the reason, unless STEPWATCH_MAX_DRAINED nodes (8) are drained by this script and
+# stepwatch-check.sh already; then it only logs, as it does with all else: what is below its
+# reference by less than three times the tolerance, what could not be determined, and tools that are
+# not installed. The checks without load are for stepwatch-check.sh. Try it first by hand on nodes
+# that you know, and set the references only then (check.active.reference in exporter.yml).
 #
 # Directories are not tested, because those of many nodes are on one file system, which the epilogs
 # of a large job would load at once. STEPWATCH_TEST_DISK=1 tests those of check.active.disk: only
@@ -113,12 +113,12 @@ drain() {
     # Where all nodes do this, Slurm is slow.
     for _ in 1 2 3 4 5; do
         if slurm update nodename="$node" state=undrain; then
-            say "takes back the drain of $node: too many at once (STEPWATCH_MAX_DRAINED=$max_drained), or no answer"
+            say "takes back the drain of $node: too many (STEPWATCH_MAX_DRAINED=$max_drained), or no answer"
             return
         fi
         pause $((spread < 5 ? spread : 5))
     done
-    say "could not take back the drain of $node, if there is one: scontrol update nodename=$node state=undrain"
+    say "could not take back the drain of $node: scontrol update nodename=$node state=undrain"
 }
 
 now=$(date +%s)

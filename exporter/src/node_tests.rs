@@ -26,8 +26,8 @@ pub const MEASURES: &[&str] = &[
 /// The programs that they run.
 pub const TOOLS: &[&str] = &["all_reduce_perf", "dcgmi", "fio", "ib_write_bw", "nvbandwidth"];
 
-/// The variable in the environment of the tools, and of what they start: the process that tests, and
-/// more.
+/// The variable in the environment of the tools, and of what they start: the process that tests,
+/// and more.
 pub(crate) const MARK: &str = "STEPWATCH_NODE_TEST";
 
 /// The verdicts of a test as metrics name them.
@@ -281,7 +281,7 @@ mod tests {
     #[test]
     fn parts_that_differ_have_references_of_their_own() {
         let config = parsed(
-            "active: {reference: {rdma_loopback: 48.0e9, rdma_loopback@mlx5_4/1: 12.0e9, disk_read@/a: 3.0e9}}",
+            "active: {reference: {rdma_loopback: 48.0e9, rdma_loopback@mlx5_4/1: 12e9, disk_read@/a: 3e9}}",
         );
         assert_eq!(config.check(), Vec::<String>::new());
         let of = |measure: &str, device: &str| config.active.reference_of(measure, device);

@@ -2,8 +2,8 @@
 //!
 //! dcgmi ends with 226 when a test failed, and also when a setting is not as DCGM wishes, so that
 //! its exit status says little: each result of the document is judged, by the severity that DCGM
-//! from 3.3 on gives (`dcgm_errors.h`). Older versions give none, and have no other word than `Fail`
-//! for a warning, so there the name of the test says what is a setting.
+//! from 3.3 on gives (`dcgm_errors.h`). Older versions give none, and have no other word than
+//! `Fail` for a warning, so there the name of the test says what is a setting.
 
 use serde_json::Value;
 

@@ -176,7 +176,7 @@ fn node() -> String {
     name.chars().map(|c| if c.is_ascii_alphanumeric() || c == '-' { c } else { '_' }).collect()
 }
 
-/// Removes the files that tests have left which were killed. `start` is how those of this node begin.
+/// Removes the files that tests have left which were killed. Those of this node begin with `start`.
 fn remove_old(dir: &Path, start: &str) {
     for entry in fs::read_dir(dir).into_iter().flatten().flatten().take(MAX_NAMES) {
         let name = entry.file_name();
