@@ -77,6 +77,8 @@ pub(crate) struct Failed {
 pub(crate) struct TestReport {
     pub(crate) test: String,
     pub(crate) nodes: usize,
+    /// Nodes that should be there and of which there is no line.
+    pub(crate) missing_nodes: usize,
     pub(crate) rails: usize,
     pub(crate) measured: usize,
     /// What a value is compared with; none if nothing was measured.
@@ -110,7 +112,8 @@ impl Record {
     }
 
     fn rate(&self) -> Option<f64> {
-        self.bytes_per_second.filter(|rate| rate.is_finite() && *rate > 0.0)
+        let failed = self.error.as_ref().is_some_and(|error| !error.is_empty());
+        self.bytes_per_second.filter(|rate| rate.is_finite() && *rate > 0.0 && !failed)
     }
 
     fn key(&self) -> Key<'_> {
@@ -126,10 +129,10 @@ impl TestReport {
     }
 
     /// Whether each pair was measured and is as fast as the others; with `partial`, pairs may be
-    /// missing.
+    /// missing, but no node that should be there.
     pub(crate) fn is_proven(&self, partial: bool) -> bool {
         let complete = partial || self.missing_count == 0;
-        let compared = self.measured > 0 && self.doubt.is_none();
+        let compared = self.measured > 0 && self.doubt.is_none() && self.missing_nodes == 0;
         compared && !self.is_slow() && self.failed_count == 0 && complete
     }
 }
@@ -467,6 +470,12 @@ mod tests {
     fn lines_that_are_no_measurement() {
         let good = br#"{"a":"n1","b":"n2","rail":"mlx5_0","bytes_per_second":4.8e10,"more":1}"#;
         assert_eq!(Record::parse(good).unwrap().key(), ("n1", "n2", "mlx5_0"));
+        let of = |error: &str| {
+            let line = format!(r#"{{"a":"n1","b":"n2","bytes_per_second":4.8e10,"error":{error}}}"#);
+            Record::parse(line.as_bytes()).unwrap().rate()
+        };
+        assert_eq!((of("null"), of(r#""""#)), (Some(4.8e10), Some(4.8e10)));
+        assert_eq!(of(r#""it ended early""#), None, "what failed was not measured");
         for bad in [
             &b""[..],
             b"{",

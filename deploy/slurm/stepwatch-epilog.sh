@@ -3,19 +3,21 @@
 # slurm.conf:
 #
 #   Epilog=/etc/slurm/stepwatch-epilog.sh
-#   PrologEpilogTimeout=300
+#   PrologEpilogTimeout=420
 #
 # The node is COMPLETING until this script ends, so that no job begins on it meanwhile. Where jobs
 # share nodes, Slurm is asked first whether another one is on the node, and the check stops its
 # tools when it sees one. It runs at most once in STEPWATCH_TEST_EVERY seconds (a day), for at most
-# STEPWATCH_TEST_BUDGET seconds (120); keep PrologEpilogTimeout well above that.
+# STEPWATCH_TEST_BUDGET seconds (120); keep PrologEpilogTimeout five minutes above that. The epilogs
+# of a large job begin at once: those that are due wait for up to STEPWATCH_TEST_SPREAD seconds (30)
+# before they ask Slurm, so that it can answer them.
 #
-# A test that failed twice in a row drains the node, with the worst finding as the reason, unless
-# STEPWATCH_MAX_DRAINED nodes (8) are drained by this script and stepwatch-check.sh already; then it
-# only logs, as it does with all else: what is below its reference by less than three times the
-# tolerance, what could not be determined, and tools that are not installed. The checks without load
-# are for stepwatch-check.sh. Try it first by hand on nodes that you know, and set the references
-# only then (check.active.reference in exporter.yml).
+# A test that failed twice in a row, or that got wrong data, drains the node, with the worst finding
+# as the reason, unless STEPWATCH_MAX_DRAINED nodes (8) are drained by this script and
+# stepwatch-check.sh already; then it only logs, as it does with all else: what is below its
+# reference by less than three times the tolerance, what could not be determined, and tools that are
+# not installed. The checks without load are for stepwatch-check.sh. Try it first by hand on nodes
+# that you know, and set the references only then (check.active.reference in exporter.yml).
 #
 # Directories are not tested, because those of many nodes are on one file system, which the epilogs
 # of a large job would load at once. STEPWATCH_TEST_DISK=1 tests those of check.active.disk: only
@@ -42,6 +44,7 @@ number() {
 
 every=$(number "${STEPWATCH_TEST_EVERY:-}" 86400)
 budget=$(number "${STEPWATCH_TEST_BUDGET:-}" 120)
+spread=$(number "${STEPWATCH_TEST_SPREAD:-}" 30)
 config="${STEPWATCH_CONFIG:-/etc/stepwatch/exporter.yml}"
 max_drained=$(number "${STEPWATCH_MAX_DRAINED:-}" 8)
 # The time of the last test.
@@ -58,6 +61,11 @@ say() {
     logger --tag stepwatch-epilog -- "$1" 2>/dev/null || echo "$1" >&2
 }
 
+# Waits for up to $1 seconds.
+pause() {
+    sleep $((RANDOM % ($1 + 1)))
+}
+
 slurm() {
     timeout --signal=KILL 5 scontrol "$@" 2>/dev/null
 }
@@ -71,7 +79,8 @@ drained() {
 }
 
 drain() {
-    local line count reason
+    local line count reason _
+    pause "$spread"
     line=$(slurm show node "$node" --oneliner)
     case "$line" in
     *" State="*DRAIN*)
@@ -94,17 +103,22 @@ drain() {
     fi
     # The worst finding stands last. Slurm cannot take quotes.
     reason="$mark_load $(tail -n 1 <<<"$findings" | tr -s ' ' | tr -d "\"'\\\\" | cut -c 1-200)"
-    if ! slurm update nodename="$node" state=drain reason="$reason"; then
-        say "Slurm did not drain $node"
+    # The epilogs of one job end at once, and each of them may have counted before the others
+    # drained. A call that got no answer in time may have drained the node too.
+    if slurm update nodename="$node" state=drain reason="$reason" &&
+        count=$(drained) && [ "$count" -le "$max_drained" ]; then
+        say "drained $node"
         return
     fi
-    # The epilogs of one job end at once, and each of them has counted before the others drained.
-    if ! count=$(drained) || [ "$count" -gt "$max_drained" ]; then
-        slurm update nodename="$node" state=undrain
-        say "takes back the drain of $node: too many at once (STEPWATCH_MAX_DRAINED=$max_drained)"
-        return
-    fi
-    say "drained $node"
+    # Where all nodes do this, Slurm is slow.
+    for _ in 1 2 3 4 5; do
+        if slurm update nodename="$node" state=undrain; then
+            say "takes back the drain of $node: too many (STEPWATCH_MAX_DRAINED=$max_drained), or no answer"
+            return
+        fi
+        pause $((spread < 5 ? spread : 5))
+    done
+    say "could not take back the drain of $node: scontrol update nodename=$node state=undrain"
 }
 
 now=$(date +%s)
@@ -112,6 +126,8 @@ last=$(number "$(cat "$stamp" 2>/dev/null)" 0)
 if [ "$last" -le "$now" ] && [ $((now - last)) -lt "$every" ]; then
     exit 0
 fi
+
+pause "$spread"
 
 # Jobs on this node, also those that begin (CF) or end (CG). This one is ending.
 query=(squeue --noheader --nodelist="$node" --states="R,CG,CF,S" --format=%A)
@@ -128,12 +144,17 @@ args=(check --active --tests-only --quiet --timeout 8s --budget "${budget}s")
 [ "${STEPWATCH_TEST_DISK:-0}" = 1 ] || args+=(--skip fio)
 [ -r "$config" ] && args+=(--config "$config")
 
-# The check ends its tools when it is told to, and they die with it.
+# It is written first: a test that takes the node or this script down is not repeated after the
+# next job.
+echo "$now" >"$stamp"
+# The check ends its tools when it is told to, and they end with it.
 limit=(timeout --signal=TERM --kill-after=20 $((budget + 90)))
 findings=$("${limit[@]}" stepwatch-exporter "${args[@]}" "${more[@]}" 2>&1)
 status=$?
 case $status in
-0 | 1 | 2) echo "$now" >"$stamp" ;;
+0 | 1 | 2 | 124 | 137) ;;
+# Nothing was put under load.
+*) echo "$last" >"$stamp" ;;
 esac
 case $status in
 0)

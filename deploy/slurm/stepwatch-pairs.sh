@@ -20,7 +20,8 @@ set -u
 results="${STEPWATCH_PAIRS:-stepwatch-pairs-${SLURM_JOB_ID:-$$}.jsonl}"
 seconds="${STEPWATCH_PAIR_SECONDS:-60}"
 read -r -a more <<<"${STEPWATCH_IB_ARGS:-}"
-port=18600
+# Each rail has a port of its own above this one: a server that is left over measures no other rail.
+first_port=18600
 
 mapfile -t nodes < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
 if [ "${#nodes[@]}" -lt 2 ]; then
@@ -28,11 +29,11 @@ if [ "${#nodes[@]}" -lt 2 ]; then
     exit 64
 fi
 
-# Runs a command on one node of the job.
+# Runs a command on one node of the job, in a subshell, which becomes srun: it gets the signals.
 on() {
     local node=$1
     shift
-    srun --overlap --exact --nodes=1 --ntasks=1 --nodelist="$node" "$@" </dev/null
+    exec srun --overlap --exact --nodes=1 --ntasks=1 --nodelist="$node" "$@" </dev/null
 }
 
 # shellcheck disable=SC2016 # It is expanded on the node.
@@ -61,7 +62,7 @@ fi
 # Measures one pair on one rail, and appends the result. The server begins first; its client tries
 # until it listens.
 measure() {
-    local a=$1 b=$2 rail=$3 said value try
+    local a=$1 b=$2 rail=$3 port=$4 said value try
     local args=(ib_write_bw -d "$rail" -p "$port" -s 1048576 -n 10000 -F --report_gbits)
     args+=(--output=bandwidth "${more[@]}")
     on "$b" timeout "$seconds" "${args[@]}" >/dev/null 2>&1 &
@@ -86,14 +87,14 @@ measure() {
 plan=$(stepwatch-alerter fabric pairs "${nodes[@]}") || exit 64
 mapfile -t rounds < <(cut -d ' ' -f 1 <<<"$plan" | sort -nu)
 for round in "${rounds[@]}"; do
-    for rail in "${rails[@]}"; do
+    for i in "${!rails[@]}"; do
         jobs=()
         while read -r of a b; do
             [ "$of" = "$round" ] || continue
-            measure "$a" "$b" "$rail" &
+            measure "$a" "$b" "${rails[i]}" $((first_port + i)) &
             jobs+=($!)
         done <<<"$plan"
         wait "${jobs[@]}"
     done
 done
-stepwatch-alerter fabric report "$results"
+stepwatch-alerter fabric report --nodes "${#nodes[@]}" "$results"

@@ -2,11 +2,12 @@
 //! with their last results, which the command writes and a collector publishes.
 
 use std::collections::BTreeMap;
-use std::fs::{File, OpenOptions};
+use std::fs::OpenOptions;
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
+use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 use stepwatch_kit::config::Period;
 
@@ -24,6 +25,10 @@ pub const MEASURES: &[&str] = &[
 
 /// The programs that they run.
 pub const TOOLS: &[&str] = &["all_reduce_perf", "dcgmi", "fio", "ib_write_bw", "nvbandwidth"];
+
+/// The variable in the environment of the tools, and of what they start: the process that tests,
+/// and more.
+pub(crate) const MARK: &str = "STEPWATCH_NODE_TEST";
 
 /// The verdicts of a test as metrics name them.
 pub const VERDICTS: &[&str] = &["ok", "measured", "not_run", "warning", "unknown", "unhealthy"];
@@ -57,7 +62,8 @@ pub struct ActiveConfig {
     pub disk: Vec<PathBuf>,
     /// The size of the files that are written to all of them together, read back and removed.
     pub disk_bytes: u64,
-    /// What this kind of node reaches, in bytes a second, by measure.
+    /// What this kind of node reaches, in bytes a second, by measure, or by measure and device
+    /// (`rdma_loopback@mlx5_4/1`) where the parts of a node differ.
     pub reference: BTreeMap<String, f64>,
     /// A value that is lower than its reference by more than this part is a warning, and a fault if
     /// it is lower by more than three times that, twice in a row.
@@ -78,6 +84,24 @@ impl Default for ActiveConfig {
             tools: BTreeMap::new(),
         }
     }
+}
+
+impl ActiveConfig {
+    /// What a part of the node should reach: its own reference, or that of all parts.
+    pub fn reference_of(&self, measure: &str, device: &str) -> Option<f64> {
+        let own = self.reference.get(&format!("{measure}@{device}"));
+        own.or_else(|| self.reference.get(measure)).copied()
+    }
+
+    /// Whether there is a reference of this measure, if only of one device.
+    pub fn has_reference(&self, measure: &str) -> bool {
+        self.reference.keys().any(|name| measure_of(name) == measure)
+    }
+}
+
+/// The measure of a name of a reference.
+fn measure_of(name: &str) -> &str {
+    name.split_once('@').map_or(name, |(measure, _)| measure)
 }
 
 impl CheckConfig {
@@ -105,7 +129,7 @@ impl CheckConfig {
             unless(dir.is_absolute(), format!("disk[{i}]: must be an absolute path"));
         }
         for (name, value) in &active.reference {
-            let known = MEASURES.contains(&name.as_str());
+            let known = MEASURES.contains(&measure_of(name)) && !name.ends_with('@');
             unless(
                 known,
                 format!("reference.{name}: nothing of this name is measured, only {}", MEASURES.join(", ")),
@@ -154,6 +178,10 @@ pub struct TestResult {
     pub ts: f64,
     /// One of [`VERDICTS`].
     pub verdict: String,
+    /// The GPUs of the node at that time, such as `8 x NVIDIA H100 80GB HBM3`: nodes of one kind
+    /// are compared.
+    #[serde(default)]
+    pub gpus: String,
     #[serde(default)]
     pub measurements: Vec<Measurement>,
     /// A later try, which said nothing.
@@ -163,16 +191,13 @@ pub struct TestResult {
 
 impl TestResult {
     fn says_nothing(&self) -> bool {
-        ["not_run", "unknown"].contains(&self.verdict.as_str())
+        self.measurements.is_empty() && ["not_run", "unknown"].contains(&self.verdict.as_str())
     }
 }
 
 /// The last results of all tests of the node.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Results {
-    /// The GPUs of the node, such as `8 x NVIDIA H100 80GB HBM3`: nodes of one kind are compared.
-    #[serde(default)]
-    pub gpus: String,
     #[serde(default)]
     pub tests: BTreeMap<String, TestResult>,
 }
@@ -191,9 +216,14 @@ impl Results {
         }
     }
 
+    /// Reads the file. Another user may own the directory: no link in it is followed, and no pipe
+    /// waited for.
     pub fn load(state: &Path) -> io::Result<Self> {
+        let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
         let mut text = Vec::new();
-        File::open(state.join(FILE))?.take(MAX_BYTES).read_to_end(&mut text)?;
+        let file =
+            OpenOptions::new().read(true).custom_flags(flags.bits().cast_signed()).open(state.join(FILE))?;
+        file.take(MAX_BYTES).read_to_end(&mut text)?;
         Ok(serde_json::from_slice(&text)?)
     }
 
@@ -225,7 +255,7 @@ mod tests {
     #[test]
     fn mistakes_of_the_settings_are_named() {
         let text = "active: {budget: 0s, dcgm_level: 3, disk: [checkpoints], disk_bytes: 1, tolerance: 3.0, \
-                    reference: {nvbandwidth_h2d: -1.0, speed: 1.0}, \
+                    reference: {nvbandwidth_h2d: -1.0, speed: 1.0, disk_read@: 1.0}, \
                     tools: {nvbandwidth: nvbandwidth, iperf: /usr/bin/iperf}}";
         let wrong = parsed(text).check();
         for part in [
@@ -235,16 +265,30 @@ mod tests {
             "check.active.disk_bytes: must be from 1 MiB",
             "check.active.reference.nvbandwidth_h2d: must be bytes a second",
             "check.active.reference.speed: nothing of this name is measured, only disk_read",
+            "check.active.reference.disk_read@: nothing of this name is measured",
             "check.active.tolerance: must be between 0 and 1",
             "check.active.tools.nvbandwidth: must be an absolute path",
             "check.active.tools.iperf: no test runs it, only all_reduce_perf",
         ] {
             assert!(wrong.iter().any(|mistake| mistake.starts_with(part)), "{part} in {wrong:?}");
         }
-        assert_eq!(wrong.len(), 9, "{wrong:?}");
+        assert_eq!(wrong.len(), 10, "{wrong:?}");
         let config = parsed("active: {reference: {nvbandwidth_h2d: 55.0e9}, tools: {fio: /opt/fio}}");
         assert_eq!(config.check(), Vec::<String>::new());
         assert_eq!(config.active.reference["nvbandwidth_h2d"], 55e9);
+    }
+
+    #[test]
+    fn parts_that_differ_have_references_of_their_own() {
+        let config = parsed(
+            "active: {reference: {rdma_loopback: 48.0e9, rdma_loopback@mlx5_4/1: 12e9, disk_read@/a: 3e9}}",
+        );
+        assert_eq!(config.check(), Vec::<String>::new());
+        let of = |measure: &str, device: &str| config.active.reference_of(measure, device);
+        assert_eq!(of("rdma_loopback", "mlx5_0/1"), Some(48e9));
+        assert_eq!(of("rdma_loopback", "mlx5_4/1"), Some(12e9));
+        assert_eq!((of("disk_read", "/a"), of("disk_read", "/b")), (Some(3e9), None));
+        assert!(config.active.has_reference("disk_read") && !config.active.has_reference("disk_write"));
     }
 
     #[test]
@@ -252,6 +296,7 @@ mod tests {
         let result = |ts, verdict: &str, values: &[f64]| TestResult {
             ts,
             verdict: verdict.to_owned(),
+            gpus: String::new(),
             measurements: values
                 .iter()
                 .map(|value| Measurement {
@@ -275,6 +320,8 @@ mod tests {
         assert_eq!(kept.attempt, Some(Attempt { ts: 3.0, verdict: "unknown".to_owned() }));
         let mended = add(result(4.0, "ok", &[4e11]));
         assert_eq!((mended.ts, mended.attempt), (4.0, None));
+        let partly = add(result(5.0, "unknown", &[3e11]));
+        assert_eq!((partly.ts, partly.verdict.as_str()), (5.0, "unknown"), "what was measured is newer");
     }
 
     #[test]
@@ -291,9 +338,9 @@ mod tests {
             reference: None,
         };
         let measurements = vec![measurement];
-        let result = TestResult { ts: 5.0, verdict: "ok".into(), measurements, attempt: None };
-        let results =
-            Results { gpus: String::new(), tests: BTreeMap::from([("memory_bandwidth".to_owned(), result)]) };
+        let gpus = "8 x NVIDIA H100".to_owned();
+        let result = TestResult { ts: 5.0, verdict: "ok".into(), gpus, measurements, attempt: None };
+        let results = Results { tests: BTreeMap::from([("memory_bandwidth".to_owned(), result)]) };
         results.save(dir.path()).unwrap();
         assert_eq!(Results::load(dir.path()).unwrap(), results);
         assert_eq!(std::fs::read_to_string(&precious).unwrap(), "mine");
@@ -301,5 +348,8 @@ mod tests {
         assert!(Results::load(dir.path()).is_err());
         results.save(dir.path()).unwrap();
         assert_eq!(Results::load(dir.path()).unwrap(), results);
+        std::fs::rename(dir.path().join(FILE), &precious).unwrap();
+        std::os::unix::fs::symlink(&precious, dir.path().join(FILE)).unwrap();
+        assert!(Results::load(dir.path()).is_err(), "a link is not followed");
     }
 }

@@ -13,7 +13,7 @@ use super::format::{Format, json};
 use super::table::{BAD, Table, plain};
 use crate::fabric_report::{Doubt, MAX_RECORDS, Record, Slow, TestReport, reports, rounds};
 
-/// The most bytes of a line, and of a file; the rest of a longer one is not read.
+/// The most bytes of a line, whose rest is read as another one, and of a file.
 const MAX_LINE: u64 = 64 << 10;
 const MAX_FILE: u64 = 2 << 30;
 /// The most nodes of a plan.
@@ -58,12 +58,16 @@ pub(super) struct ReportArgs {
     /// A value that is lower than expected by more than this part is slow
     #[arg(long, value_name = "PART", default_value_t = 0.03, value_parser = part)]
     tolerance: f64,
-    /// What a pair should reach, in bytes a second, instead of the median of all pairs
+    /// What a pair should reach, in bytes a second, instead of the median of all pairs. The files
+    /// then have one test only
     #[arg(long, value_name = "BYTES", value_parser = rate)]
     reference: Option<f64>,
     /// Pairs may be missing
     #[arg(long)]
     partial: bool,
+    /// How many nodes have to be in the files: one of which there is no line is not known otherwise
+    #[arg(long, value_name = "COUNT")]
+    nodes: Option<usize>,
     #[arg(long, value_enum, default_value_t = Format::Table)]
     format: Format,
 }
@@ -122,7 +126,15 @@ fn report(args: &ReportArgs, out: &mut dyn Write) -> Result<(), CliError> {
             None => unreadable_lines += 1,
         })?;
     }
-    let tests = reports(&records, args.tolerance, args.reference);
+    let mut tests = reports(&records, args.tolerance, args.reference);
+    if args.reference.is_some() && tests.len() > 1 {
+        let names: Vec<_> = tests.iter().map(|test| plain(name(test)).into_owned()).collect();
+        let names = names.join(", ");
+        return Err(CliError::Other(format!("--reference is of one test, and the files have {names}")));
+    }
+    for test in &mut tests {
+        test.missing_nodes = args.nodes.unwrap_or(0).saturating_sub(test.nodes);
+    }
     let proven = !tests.is_empty()
         && tests.iter().all(|test| test.is_proven(args.partial))
         && unreadable_lines == 0
@@ -145,6 +157,9 @@ fn read(path: &Path, take: &mut dyn FnMut(&[u8])) -> Result<(), CliError> {
         line.clear();
         // One that is longer is cut, and its parts are no measurements.
         if file.by_ref().take(MAX_LINE).read_until(b'\n', &mut line).map_err(cannot)? == 0 {
+            if file.get_ref().limit() == 0 {
+                return Err(CliError::Other(format!("{name} is larger than {} GiB", MAX_FILE >> 30)));
+            }
             return Ok(());
         }
         let text = line.trim_ascii();
@@ -171,12 +186,11 @@ impl Answer {
 }
 
 fn write_test(test: &TestReport, out: &mut dyn Write) -> std::io::Result<()> {
-    let name = if test.test.is_empty() { "pairs" } else { test.test.as_str() };
     let expected = test.expected_bytes_per_second.map(gigabytes).unwrap_or_else(|| "nothing".into());
     writeln!(
         out,
         "{}: {} nodes, {} rails, {} pairs measured, {expected} expected",
-        plain(name),
+        plain(name(test)),
         test.nodes,
         test.rails,
         test.measured
@@ -219,6 +233,9 @@ fn write_test(test: &TestReport, out: &mut dyn Write) -> std::io::Result<()> {
         Some(Doubt::MostBelowBest) => Some("most pairs are far below the best one"),
         None => None,
     };
+    if test.missing_nodes > 0 {
+        writeln!(out, "  not proven: {} nodes were not measured at all", test.missing_nodes)?;
+    }
     if let Some(why) = doubt {
         writeln!(out, "  not proven: {why}; give what a pair should reach (--reference)")?;
     }
@@ -226,6 +243,10 @@ fn write_test(test: &TestReport, out: &mut dyn Write) -> std::io::Result<()> {
         writeln!(out, "  every pair was measured, and none is slow")?;
     }
     Ok(())
+}
+
+fn name(test: &TestReport) -> &str {
+    if test.test.is_empty() { "pairs" } else { test.test.as_str() }
 }
 
 fn place(slow: &Slow) -> String {
@@ -301,6 +322,7 @@ mod tests {
                     tolerance: 0.03,
                     reference: None,
                     partial: false,
+                    nodes: None,
                     format: Format::Table,
                 }),
                 &mut Vec::new()
@@ -325,6 +347,20 @@ mod tests {
           not proven: fewer than four nodes; give what a pair should reach (--reference)
         ");
         assert!(!ok);
+        // A third of which there is no line.
+        for args in [&["--nodes", "3"][..], &["--nodes", "3", "--partial"]] {
+            let all = [&["report", path, "--reference", "48e9"][..], args].concat();
+            let (text, ok) = printed(&all);
+            assert!(text.contains("  not proven: 1 nodes were not measured at all\n") && !ok, "{text}");
+            assert!(!text.contains("every pair was measured"), "{text}");
+        }
+        assert!(printed(&["report", path, "--reference", "48e9", "--nodes", "2"]).1);
+        // A reference of one test is none of the other.
+        let pair = |more: &str| format!("{{{more}\"a\":\"n1\",\"b\":\"n2\",\"bytes_per_second\":48e9}}\n");
+        let two = self::file(&[pair(""), pair("\"test\":\"nccl\",")].concat());
+        let two = two.path().to_str().unwrap();
+        assert_eq!(printed(&["report", two, "--reference", "48e9"]), (String::new(), false));
+        assert!(printed(&["report", two]).0.contains("nccl: 2 nodes"));
         let nothing = self::file("");
         let (text, ok) = printed(&["report", nothing.path().to_str().unwrap()]);
         assert_eq!((text.as_str(), ok), ("no pair was measured\n", false));

@@ -6,11 +6,12 @@ use std::process::Command;
 
 use rustix::process::{Signal, getpid, getppid, set_parent_process_death_signal};
 
-/// Lets the kernel kill the program when the thread that starts it ends, however that happens.
-pub fn with_parent(command: &mut Command) {
+/// Lets the kernel send a signal to the program when the thread that starts it ends, however that
+/// happens.
+pub fn with_parent(command: &mut Command, signal: Signal) {
     let parent = getpid();
     let before = move || -> io::Result<()> {
-        set_parent_process_death_signal(Some(Signal::KILL))?;
+        set_parent_process_death_signal(Some(signal))?;
         // It may have died before the call.
         if getppid() == Some(parent) { Ok(()) } else { Err(io::Error::from_raw_os_error(libc::ESRCH)) }
     };

@@ -44,6 +44,7 @@ impl Node {
         script.env("PATH", &path).env("STEPWATCH_PATH", &path).env("HERE", self.0.path());
         script.env("STEPWATCH_SETTINGS", "/nonexistent").env("STEPWATCH_CONFIG", "/nonexistent");
         script.env("STEPWATCH_TEST_STAMP", self.0.path().join("stamp")).env("SLURMD_NODENAME", "gpu-042");
+        script.env("STEPWATCH_TEST_SPREAD", "0");
         script.current_dir(self.0.path());
         let output = script.envs(env.iter().copied()).output().await.unwrap();
         (output.status.code().unwrap(), text(&output))
@@ -69,7 +70,10 @@ fn between_jobs() -> Node {
         (
             "scontrol",
             "case \"$*\" in
-            update*) echo \"$*\" >>\"$HERE/updates\"; cp \"$HERE/after\" \"$HERE/nodes\" ;;
+            update*) echo \"$*\" >>\"$HERE/updates\"; cp \"$HERE/after\" \"$HERE/nodes\"
+                case \"$*\" in
+                *undrain) [ ! -e \"$HERE/slow\" ] || { rm \"$HERE/slow\"; exit 1; } ;;
+                esac ;;
             'show node gpu-042'*) echo 'NodeName=gpu-042 State=IDLE+COMPLETING ' ;;
             *) cat \"$HERE/nodes\" ;;
             esac",
@@ -124,6 +128,24 @@ async fn a_node_that_can_never_be_tested_in_full_is_not_loaded_after_every_job()
 }
 
 #[tokio::test]
+async fn a_test_that_takes_its_script_down_is_not_repeated_after_every_job() {
+    let node = between_jobs();
+    let body = "cp \"$HERE/stamp\" \"$HERE/then\"; echo x >>\"$HERE/checks\"; kill -9 $$";
+    node.program("stepwatch-exporter", body);
+    for _ in 0..2 {
+        assert_eq!(node.run(EPILOG, &[JOB]).await, (0, String::new()));
+    }
+    assert_eq!(node.read("checks").lines().count(), 1);
+    assert!(node.read("then").trim().parse::<u64>().unwrap() > 0, "it was written before the test");
+    assert!(node.read("log").contains("the test of gpu-042 failed (exit 137)"), "{}", node.read("log"));
+    // What put nothing under load is tried again.
+    let node = between_jobs();
+    checks(&node, 3, "unknown   nccl not run");
+    assert_eq!(node.run(EPILOG, &[JOB]).await, (0, String::new()));
+    assert_eq!(node.read("stamp"), "0\n");
+}
+
+#[tokio::test]
 async fn the_log_says_that_a_node_is_fast_only_if_that_was_found() {
     let node = between_jobs();
     checks(&node, 0, "not run   nccl all_reduce_perf is not installed");
@@ -165,15 +187,22 @@ async fn the_epilogs_of_a_large_job_do_not_drain_the_cluster() {
     assert_eq!(node.run(EPILOG, &[JOB, ALWAYS]).await, (0, String::new()));
     assert!(node.read("updates").ends_with("update nodename=gpu-042 state=undrain\n"));
     assert!(node.read("log").contains("takes back the drain of gpu-042"));
+    // Slurm does not answer at first.
+    node.write("nodes", "NodeName=n1 State=IDLE\n");
+    node.write("updates", "");
+    node.write("slow", "");
+    assert_eq!(node.run(EPILOG, &[JOB, ALWAYS]).await, (0, String::new()));
+    let undrain = "update nodename=gpu-042 state=undrain\n".repeat(2);
+    assert!(node.read("updates").ends_with(&undrain), "{}", node.read("updates"));
 }
 
-/// Runs the command as on the node, whose name it passes on. Servers end at once.
+/// Runs the command as on the node, whose name it passes on. Servers end when they are told to.
 const SRUN: &str = "for arg in \"$@\"; do case $arg in --nodelist=*) export ON=${arg#*=} ;; esac; done
 while [[ $1 == --* ]]; do shift; done
 exec \"$@\"";
 /// A client, whose last argument is its server: n3 is slow, and n4 refuses n2.
 const WRITE_BW: &str = "to=${!#}
-case $to in --output=*) exit 0 ;; esac
+case $to in --output=*) exec /bin/sleep 864006 ;; esac
 case \"$ON $to\" in
 *n2*n4* | *n4*n2*) echo \"Couldn't connect to $to:18600\"; exit 1 ;;
 *n3*) echo 200.00 ;;
@@ -196,6 +225,9 @@ async fn every_pair_is_measured_once_and_judged() {
     assert_eq!(status, 1, "{said}");
     let lines = node.read("pairs.jsonl");
     assert_eq!(lines.lines().count(), 10, "{lines}");
+    let commands = std::fs::read_dir("/proc").unwrap().flatten().map(|entry| entry.path().join("cmdline"));
+    let servers = commands.filter_map(|path| std::fs::read_to_string(path).ok());
+    assert_eq!(servers.filter(|words| words.contains("\0864006\0")).count(), 0, "no server is left");
     for part in [
         "5 nodes, 1 rails, 9 pairs measured, 48.8 GB/s expected",
         "slow node  n3",

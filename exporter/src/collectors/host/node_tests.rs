@@ -42,7 +42,7 @@ pub static BANDWIDTH: Family = Family::gauge(
     "node_test_bandwidth_bytes_per_second",
     "",
     &["test", "measure", "device", "gpus"],
-    "Bandwidth that the last run of the test measured; gpus are those of the node, so that nodes of one kind are compared",
+    "Bandwidth that the last run of the test measured; gpus are those of the node at that time, so that nodes of one kind are compared",
 );
 pub static REFERENCE: Family = Family::gauge(
     "node_test_reference_bytes_per_second",
@@ -127,7 +127,7 @@ impl Collector for NodeTestsReader {
                 if !MEASURES.contains(&m.measure.as_str()) || !seen.insert((&m.measure, &m.device)) {
                     continue;
                 }
-                let labels = [test, &m.measure, &m.device, &results.gpus].map(String::as_str);
+                let labels = [test, &m.measure, &m.device, &result.gpus].map(String::as_str);
                 out.set(&BANDWIDTH, &labels, m.bytes_per_second);
                 out.maybe(&REFERENCE, &labels, m.reference);
             }
@@ -158,6 +158,7 @@ mod tests {
         let fast = TestResult {
             ts: 1_795_227_416.0,
             verdict: "ok".into(),
+            gpus: "8 x NVIDIA H100".into(),
             measurements: vec![
                 measured("nvbandwidth_h2d", "gpu0", 55.25e9, Some(55e9)),
                 measured("nvbandwidth_h2d", "gpu0", 1.0, None),
@@ -165,13 +166,17 @@ mod tests {
             ],
             attempt: Some(Attempt { ts: 9.0, verdict: "unknown".into() }),
         };
-        let missing =
-            TestResult { ts: 7.0, verdict: "not_run".into(), measurements: Vec::new(), attempt: None };
-        let odd =
-            TestResult { ts: 8.0, verdict: "excellent".into(), measurements: Vec::new(), attempt: None };
+        let without = |ts, verdict: &str| TestResult {
+            ts,
+            verdict: verdict.to_owned(),
+            gpus: "7 x NVIDIA H100".into(),
+            measurements: Vec::new(),
+            attempt: None,
+        };
+        let (missing, odd) = (without(7.0, "not_run"), without(8.0, "excellent"));
         let tests = [("nvbandwidth", fast), ("dcgm", missing), ("odd", odd)];
         let tests: BTreeMap<_, _> = tests.map(|(name, result)| (name.to_owned(), result)).into();
-        Results { gpus: "8 x NVIDIA H100".into(), tests }.save(dir.path()).unwrap();
+        Results { tests }.save(dir.path()).unwrap();
         assert_eq!(reader.probe(&bench.context()).unwrap(), Support::Supported("3 tests".into()));
         let page = bench.collect(&mut reader);
         let labels = &["nvbandwidth", "nvbandwidth_h2d", "gpu0", "8 x NVIDIA H100"][..];

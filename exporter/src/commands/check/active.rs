@@ -9,6 +9,7 @@
 mod bench;
 mod dcgm;
 mod disk;
+mod guard;
 mod memory;
 mod nccl;
 mod nvbandwidth;
@@ -24,6 +25,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use rustix::fs::{FlockOperation, OFlags, flock};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::report::{Facts, Finding, Strictness, Verdict};
 use super::{Options, Report, child, idle};
@@ -35,7 +37,7 @@ use bench::Bench;
 use reading::Reading;
 use runner::{Runner, Watch};
 
-pub(super) use runner::end_tools;
+pub(super) use runner::{end_tools, pass_signals_to};
 
 /// One test.
 #[derive(Debug)]
@@ -84,8 +86,8 @@ const BESIDES: Duration = Duration::from_secs(20);
 
 /// The time in which the tests have ended.
 pub(super) fn longest(config: &Config, options: &Options) -> Duration {
-    // Each test may be repeated, after another look.
-    let looks = u32::try_from(2 * TESTS.len()).unwrap_or(u32::MAX);
+    // Each test may be repeated, after another look, and one is the last.
+    let looks = u32::try_from(2 * TESTS.len() + 1).unwrap_or(u32::MAX);
     let look = options.timeout.as_duration() * looks;
     budget(config, options) + look + BESIDES
 }
@@ -105,6 +107,7 @@ pub(super) fn passed_over(options: &Options) -> impl Iterator<Item = Finding> {
 
 /// Makes the checks, and then the tests, in this process. `args` are its arguments.
 pub(super) fn test(config: &Config, roots: &Roots, options: &Options, args: Vec<OsString>) -> Report {
+    without_cores();
     let mut report = child::looked(config, roots, options, args.clone());
     // Held until the end of the process.
     let held = lock(&config.state_dir);
@@ -134,6 +137,12 @@ pub(super) fn test(config: &Config, roots: &Roots, options: &Options, args: Vec<
             joined(report, vec![finding], options.strictness())
         }
     }
+}
+
+/// A tool that crashes leaves no core behind, which may be as large as the memory that it mapped.
+fn without_cores() {
+    let limit = getrlimit(Resource::Core);
+    let _ = setrlimit(Resource::Core, Rlimit { current: Some(0), ..limit });
 }
 
 /// Lets no other process test the node at the same time.
@@ -174,15 +183,18 @@ async fn run(
     let active = &config.check.active;
     let mut bench = Bench { config: active, roots, runner, gpus: gpus(&report.facts) };
     let (mut findings, mut measurements) = (Vec::new(), Vec::new());
-    let mut results = BTreeMap::new();
+    let mut results: BTreeMap<String, TestResult> = BTreeMap::new();
+    let mut last: Option<(String, TestResult)> = None;
     let mut refusal = idle::refusal(&report.findings);
     let refused = refusal.is_some();
     let report = if options.tests_only { without_faults(report) } else { report };
     let wanted: Vec<&Test> = TESTS.iter().filter(|test| options.wants(test.name)).collect();
     for (i, test) in wanted.iter().enumerate() {
-        if i > 0 && refusal.is_none() {
+        if i > 0 && refusal.is_none() && !bench.runner.is_interrupted() {
             refusal = idle::refusal(&again().findings);
         }
+        // A job that is there now may have begun beside the test.
+        results.extend(last.take().filter(|_| refusal.is_none()));
         let found = match &refusal {
             // A node that is in use says nothing about itself, and has the results of before.
             Some(why) => Reading::refused(why),
@@ -194,14 +206,19 @@ async fn run(
             let result = TestResult {
                 ts: unix_now(),
                 verdict: verdict_name(found.verdict()).to_owned(),
+                gpus: report.facts.get(GPUS).cloned().unwrap_or_default(),
                 measurements: found.measurements.iter().take(MAX_MEASUREMENTS).cloned().collect(),
                 attempt: None,
             };
-            results.insert(test.name.to_owned(), result);
+            last = Some((test.name.to_owned(), result));
         }
         measurements.extend(found.measurements);
         findings.extend(found.findings.named(test.name));
     }
+    let loaded = last.as_ref().is_some_and(|(_, result)| !result.measurements.is_empty());
+    let told = bench.runner.is_interrupted();
+    let busy = loaded && (told || idle::refusal(&again().findings).is_some());
+    results.extend(last.filter(|_| !busy));
     if !wanted.is_empty() && findings.iter().all(|f: &Finding| f.verdict == Verdict::NotRun) {
         let text = "no test was run, so nothing is proven";
         findings.push(Finding::new("active", Verdict::Unknown, text));
@@ -210,13 +227,13 @@ async fn run(
         let text = "nothing was compared: no measure has a reference (check.active.reference)";
         findings.push(Finding::new("active", Verdict::Measured, text));
     }
-    findings.extend(save(&config.state_dir, &report.facts, results));
+    findings.extend(save(&config.state_dir, results));
     let joined = joined(report, findings, options.strictness());
     let exit = if options.tests_only && refused { REFUSED } else { joined.exit };
     Report { exit, measurements, ..joined }
 }
 
-/// Makes a test, and a second time if it failed: one failure alone is no fault.
+/// Makes a test, and a second time if it failed: one failure alone is no fault, but wrong data are.
 async fn twice(
     bench: &mut Bench<'_>,
     test: &Test,
@@ -224,7 +241,7 @@ async fn twice(
     again: &mut dyn FnMut() -> Report,
 ) -> Reading {
     let first = once(bench, test, options).await;
-    if first.verdict() != Verdict::Unhealthy {
+    if first.verdict() != Verdict::Unhealthy || first.is_certain() {
         return first;
     }
     if let Some(why) = idle::refusal(&again().findings) {
@@ -252,15 +269,12 @@ fn without_faults(mut report: Report) -> Report {
 }
 
 /// Adds the results to those of the node.
-fn save(state: &Path, facts: &Facts, new: BTreeMap<String, TestResult>) -> Option<Finding> {
+fn save(state: &Path, new: BTreeMap<String, TestResult>) -> Option<Finding> {
     if new.is_empty() {
         return None;
     }
     // A damaged file is replaced.
     let mut results = Results::load(state).unwrap_or_default();
-    if let Some(gpus) = facts.get(GPUS) {
-        results.gpus.clone_from(gpus);
-    }
     for (test, result) in new {
         results.add(test, result);
     }
@@ -306,7 +320,8 @@ async fn make(bench: &mut Bench<'_>, kind: Kind) -> Reading {
         return Reading::unknown("not run: the check was told to stop");
     }
     if bench.runner.left() < LEAST {
-        return Reading::not_run("the budget of time is used up");
+        // It could have been tested.
+        return Reading::unknown("not run: the budget of time is used up");
     }
     match kind {
         Kind::Memory => memory::test(bench.roots),

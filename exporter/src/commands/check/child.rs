@@ -6,7 +6,8 @@
 //! abandons it.
 //!
 //! With `--active` there are three: the one that was started waits for the one that tests, which
-//! first waits for the one that reads.
+//! first waits for the one that reads. What tells the first to end is passed on to the second: it
+//! ends its tools, and no load is left on the node when the first has ended.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -89,6 +90,9 @@ fn ask(
         // There is no procfs, or no room for a process.
         return here();
     };
+    if flag == TESTER {
+        active::pass_signals_to(child.id());
+    }
     let answer = match child.stdout.take() {
         Some(stdout) => first_line(stdout, limit + GRACE),
         None => Some(Err(io::Error::other("it has no output"))),

@@ -12,6 +12,7 @@ use super::node::Node;
 use super::report::{Finding, Findings, Verdict};
 use crate::collectors::gpu;
 use crate::collectors::job::allocation;
+use crate::node_tests::MARK;
 use crate::processes::{self, Tree};
 use crate::roots::Roots;
 use crate::schedule::State;
@@ -42,10 +43,11 @@ struct Own {
 
 impl Own {
     fn of_this_process() -> Self {
+        let set = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
         let host = || rustix::system::uname().nodename().to_string_lossy().into_owned();
         Self {
-            jobs: OF_A_JOB.iter().filter_map(|name| std::env::var(name).ok()).collect(),
-            pod: std::env::var(OWN_POD).ok().filter(|pod| !pod.is_empty()).unwrap_or_else(host),
+            jobs: OF_A_JOB.iter().filter_map(|name| set(name)).collect(),
+            pod: set(OWN_POD).unwrap_or_else(host),
         }
     }
 }
@@ -116,9 +118,12 @@ fn computes(node: &Node<'_>, found: &mut Findings) {
 }
 
 /// Why a process on this node is of another job: the variables of its scheduler say so, also where
-/// the scheduler uses no control groups, and in prologs and epilogs.
+/// the scheduler uses no control groups, and in prologs and epilogs. So do those of the tools of
+/// another test, which has another lock if it has another configuration.
 fn claimed(roots: &Roots, own: &[String]) -> Option<String> {
     let mut hidden = false;
+    let tester = rustix::process::getppid().map_or(0, |parent| parent.as_raw_nonzero().get());
+    let own_tools = format!("{tester}-");
     for pid in Tree::read(roots).pids() {
         let Ok(environ) = processes::environ(roots, pid) else {
             let user = processes::user(roots, pid);
@@ -129,6 +134,9 @@ fn claimed(roots: &Roots, own: &[String]) -> Option<String> {
             let Some((name, job)) = std::str::from_utf8(variable).ok().and_then(|v| v.split_once('=')) else {
                 continue;
             };
+            if name == MARK && !job.starts_with(&own_tools) {
+                return Some("another test runs on this node".to_owned());
+            }
             if OF_A_JOB.contains(&name) && !job.is_empty() && !own.iter().any(|own| own == job) {
                 return Some(format!("a process of job {job} is on the node"));
             }
@@ -244,6 +252,10 @@ mod tests {
             fs::write(at.join("environ"), environ).unwrap();
             let said = job.map(|job| format!("a process of job {job} is on the node"));
             assert_eq!(claimed(&roots, &own), said, "{environ}");
+        }
+        for (tester, other) in [(0, true), (std::os::unix::process::parent_id(), false)] {
+            fs::write(at.join("environ"), format!("STEPWATCH_NODE_TEST={tester}-1-00ff\0")).unwrap();
+            assert_eq!(claimed(&roots, &own).is_some(), other, "{tester}");
         }
         fs::remove_file(at.join("environ")).unwrap();
         assert!(claimed(&roots, &own).unwrap().contains("run the check as root"));

@@ -25,15 +25,11 @@ impl Bench<'_> {
         args: &[&str],
         dir: Option<&Path>,
     ) -> Result<Output, Reading> {
-        let Some(program) = self.runner.find(tool) else { return Err(missing(tool)) };
+        let program = self.runner.find(tool).map_err(Reading::not_run)?;
         let args: Vec<&OsStr> = args.iter().map(OsStr::new).collect();
         let end = self.runner.run(&program, &args, dir).await;
         ended(tool, end)
     }
-}
-
-pub(super) fn missing(tool: &str) -> Reading {
-    Reading::not_run(format!("{tool} is not installed: it is neither on PATH nor in check.active.tools"))
 }
 
 /// The output of a tool that ended by itself.

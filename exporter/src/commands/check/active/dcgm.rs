@@ -1,8 +1,9 @@
 //! The diagnostics of DCGM, `dcgmi diag -r 1|2`, as JSON of DCGM 3 and 4.
 //!
 //! dcgmi ends with 226 when a test failed, and also when a setting is not as DCGM wishes, so that
-//! its exit status says little: each result of the document is judged, by the severity that DCGM 4
-//! gives (`dcgm_errors.h`).
+//! its exit status says little: each result of the document is judged, by the severity that DCGM
+//! from 3.3 on gives (`dcgm_errors.h`). Older versions give none, and have no other word than
+//! `Fail` for a warning, so there the name of the test says what is a setting.
 
 use serde_json::Value;
 
@@ -14,7 +15,20 @@ use super::runner::Output;
 const TOOL: &str = "dcgmi";
 /// Severities with which a GPU can still do its work: one to watch, and a setting.
 const MILD: [u64; 2] = [1, 5];
-/// The most findings of one run, and the most characters of one.
+/// The tests of level 1 that look at how the node is set up, as versions without severities name
+/// them.
+const SETTINGS: &[&str] = &[
+    "Blacklist",
+    "Denylist",
+    "NVML Library",
+    "CUDA Main Library",
+    "CUDA Toolkit Library",
+    "Permissions and OS Blocks",
+    "Persistence Mode",
+    "Environment Variables",
+    "Graphics Processes",
+];
+/// The most findings of one run that are no faults, and the most characters of one.
 const MAX_FINDINGS: usize = 64;
 const MAX_WORDS: usize = 300;
 
@@ -54,9 +68,16 @@ fn read(output: &Output, level: u8) -> Reading {
     for test in list(root.get("test_categories")).iter().flat_map(|category| list(category.get("tests"))) {
         let name = test.get("name").and_then(Value::as_str).unwrap_or("a test");
         let results = list(test.get("results"));
-        let summary = test.get("test_summary").filter(|_| results.is_empty());
-        for result in results.iter().chain(summary) {
+        let before = counts.found;
+        for result in results {
             judge(name, result, &mut reading, &mut counts);
+        }
+        // An error that belongs to no device stands only here.
+        if let Some(summary) = test.get("test_summary")
+            && counts.found == before
+            && (results.is_empty() || failed(summary))
+        {
+            judge(name, summary, &mut reading, &mut counts);
         }
     }
     let Counts { passed, skipped, found } = counts;
@@ -76,9 +97,18 @@ fn read(output: &Output, level: u8) -> Reading {
     }
 }
 
+fn status_of(result: &Value) -> String {
+    result.get("status").and_then(Value::as_str).unwrap_or_default().to_ascii_lowercase()
+}
+
+fn failed(result: &Value) -> bool {
+    !["pass", "skip", "not run"].contains(&status_of(result).as_str())
+}
+
 fn judge(name: &str, result: &Value, reading: &mut Reading, counts: &mut Counts) {
-    let status = result.get("status").and_then(Value::as_str).unwrap_or_default().to_ascii_lowercase();
+    let status = status_of(result);
     let warnings = warnings(result.get("warnings"));
+    let ungraded = warnings.iter().all(|(_, severity)| severity.is_none());
     let verdict = match status.as_str() {
         "pass" => {
             counts.passed += 1;
@@ -89,7 +119,8 @@ fn judge(name: &str, result: &Value, reading: &mut Reading, counts: &mut Counts)
             return;
         }
         "warn" => Verdict::Warning,
-        // One of unknown severity, as of DCGM 3, is a fault.
+        "fail" if ungraded && SETTINGS.contains(&name) => Verdict::Warning,
+        // Any other of unknown severity is a fault.
         "fail" if !warnings.is_empty() && warnings.iter().all(|(_, severity)| is_mild(*severity)) => {
             Verdict::Warning
         }
@@ -97,20 +128,23 @@ fn judge(name: &str, result: &Value, reading: &mut Reading, counts: &mut Counts)
         _ => Verdict::Unknown,
     };
     counts.found += 1;
-    if counts.found > MAX_FINDINGS {
+    // A fault is never left out, and there are no more of them than fit into an output.
+    if counts.found > MAX_FINDINGS && verdict != Verdict::Unhealthy {
         return;
     }
-    let gpu = ["entity_id", "gpu_id", "gpu_ids"].iter().find_map(|key| match result.get(*key)? {
+    let device = ["entity_id", "gpu_id", "gpu_ids"].iter().find_map(|key| match result.get(*key)? {
         Value::String(text) => Some(text.clone()),
         number => number.as_u64().map(|number| number.to_string()),
     });
     let what = warnings.iter().map(|(text, _)| text.as_str()).find(|text| !text.is_empty());
-    let on = gpu.as_ref().map(|gpu| format!(" on GPU {gpu}")).unwrap_or_default();
+    let group = result.get("entity_group").and_then(Value::as_str).unwrap_or("GPU");
+    let device = device.map(|number| format!("{} {number}", shortened(group)));
+    let on = device.as_ref().map(|device| format!(" on {device}")).unwrap_or_default();
     let status = if status.is_empty() { "no status" } else { status.as_str() };
     let text = format!("{name}{on}: {}", shortened(what.unwrap_or(status)));
     let mut finding = reading.findings.add(verdict, text);
-    if let Some(gpu) = gpu {
-        finding = finding.device(format!("GPU {gpu}"));
+    if let Some(device) = device {
+        finding = finding.device(device);
     }
     if verdict == Verdict::Unhealthy {
         finding.action("drain the node and run dcgmi diag -r 3 on it");
@@ -126,8 +160,10 @@ fn warnings(value: Option<&Value>) -> Vec<(String, Option<u64>)> {
     let one = |value: &Value| match value {
         Value::String(text) => Some((text.clone(), None)),
         Value::Object(of) => {
-            let text = of.get("warning").and_then(Value::as_str).unwrap_or_default();
-            Some((text.to_owned(), of.get("error_severity").and_then(Value::as_u64)))
+            // DCGM 3.3 writes `warnings` within those of its tests of level 1.
+            let text = ["warning", "warnings"].iter().find_map(|key| of.get(*key)?.as_str());
+            let text = text.unwrap_or_default().to_owned();
+            Some((text, of.get("error_severity").and_then(Value::as_u64)))
         }
         _ => None,
     };
@@ -192,6 +228,51 @@ mod tests {
             said(texts, None),
             "unhealthy PCIe on GPU 0,1: AER error; drain the node and run dcgmi diag -r 3 on it\n"
         );
+    }
+
+    /// One test with these results and this summary.
+    fn one(name: &str, rest: &str) -> String {
+        let test = format!("{{\"name\": \"{name}\", {rest}}}");
+        let text = format!("{{\"DCGM GPU Diagnostic\": {{\"test_categories\": [{{\"tests\": [{test}]}}]}}}}");
+        said(&text, Some("exit status: 226"))
+    }
+
+    #[test]
+    fn a_setting_of_a_version_without_severities_is_no_fault() {
+        let bare = r#""results": [{"status": "Fail", "warnings": "Persistence mode is off"}]"#;
+        assert_eq!(one("Persistence Mode", bare), "warning Persistence Mode: Persistence mode is off\n");
+        let fault = one("Inforom", bare);
+        assert!(fault.starts_with("unhealthy Inforom: "), "{fault}");
+        // DCGM 3.3 has severities, and another key for the text.
+        let graded = |severity: u8| {
+            let warning = format!(r#"{{"warnings": "rows are pending", "error_severity": {severity}}}"#);
+            one(
+                "Page Retirement/Row Remap",
+                &format!(r#""results": [{{"status": "Fail", "gpu_id": 3, "warnings": [{warning}]}}]"#),
+            )
+        };
+        let says = "Page Retirement/Row Remap on GPU 3: rows are pending";
+        assert_eq!(graded(5), format!("warning {says}\n"));
+        assert!(graded(2).starts_with(&format!("unhealthy {says}; ")), "{}", graded(2));
+        // A severe one is a fault in any test.
+        let severe =
+            r#""results": [{"status": "Fail", "warnings": [{"warning": "x", "error_severity": 2}]}]"#;
+        assert!(one("Permissions and OS Blocks", severe).starts_with("unhealthy "));
+    }
+
+    #[test]
+    fn an_error_that_belongs_to_no_device_is_found_in_the_summary() {
+        let summary = |status: &str| {
+            let warning = r#"[{"warning": "a switch is down", "error_severity": 2}]"#;
+            let results = r#""results": [{"status": "Pass", "entity_id": 0}]"#;
+            format!(r#"{results}, "test_summary": {{"status": "{status}", "warnings": {warning}}}"#)
+        };
+        let said = one("nvswitch", &summary("Fail"));
+        assert!(said.starts_with("unhealthy nvswitch: a switch is down; "), "{said}");
+        assert!(said.ends_with("ok 1 results of dcgmi diag -r 1 pass\n"), "{said}");
+        assert!(!one("nvswitch", &summary("Pass")).contains("unhealthy"));
+        let of_cpu = r#""results": [{"status": "Fail", "entity_group": "CPU", "entity_id": 1}]"#;
+        assert!(one("cpu_eud", of_cpu).starts_with("unhealthy cpu_eud on CPU 1: fail; "));
     }
 
     #[test]

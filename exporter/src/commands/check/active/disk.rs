@@ -2,38 +2,53 @@
 //! a limited size is written past the page cache, read back, and removed.
 //!
 //! The check may run as root, and fio opens the file by its name. So nobody else may be able to put
-//! a link in its place.
+//! a link in its place (`guard`).
 
 use std::fs::{self, OpenOptions};
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rustix::process::geteuid;
 use serde_json::Value;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
-use super::bench::{Bench, missing};
+use super::bench::Bench;
+use super::guard::guarded;
 use super::reading::Reading;
 use super::runner::Output;
 
 const TOOL: &str = "fio";
 /// A file system that does not answer within this time is not tested.
 const ANSWERS: Duration = Duration::from_secs(5);
+/// The time in which a file is removed when the budget is used up.
+const REMOVES: Duration = Duration::from_secs(1);
 /// The most seconds of writing, and of reading.
 const MOST_SECONDS: u64 = 30;
 /// This many times the size of the file must be free.
 const ROOM: u64 = 2;
 /// The size of a block. That of a file is a multiple of it.
 const BLOCK: u64 = 1 << 20;
-/// A file of this node that is older was left by a test that was killed. The most names of a
-/// directory among which they are looked for.
+/// A file of this node that is older was left by a test that was killed, and so was any that is
+/// much older: a pod has another name each time. The most names of a directory among which they
+/// are looked for.
 const OLD: Duration = Duration::from_mins(10);
+const ABANDONED: Duration = Duration::from_hours(24);
 const MAX_NAMES: usize = 65_536;
-/// The parts of the test, one after the other, and what each measures.
-const WRITE: (&str, &str) = ("write", "disk_write");
-const READ: (&str, &str) = ("read", "disk_read");
+/// The parts of the test, one after the other, as fio names them.
+const WRITE: &str = "write";
+const READ: &str = "read";
+/// The beginning of the names of files.
+const START: &str = ".stepwatch-check-";
+/// The random digits at their end.
+const RANDOM: usize = 16;
+
+/// What a part of the test did.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Done {
+    bytes_per_second: f64,
+    bytes: u64,
+}
 
 /// The file that is written and read; it is removed on drop.
 #[derive(Debug)]
@@ -48,8 +63,8 @@ pub(super) async fn test(bench: &mut Bench<'_>) -> Reading {
     if dirs.is_empty() {
         return Reading::not_run("no directory is named in check.active.disk");
     }
-    if bench.runner.find(TOOL).is_none() {
-        return missing(TOOL);
+    if let Err(why) = bench.runner.find(TOOL) {
+        return Reading::not_run(why);
     }
     let mut all = Reading::default();
     let size = bench.config.disk_bytes / dirs.len() as u64 / BLOCK * BLOCK;
@@ -60,8 +75,12 @@ pub(super) async fn test(bench: &mut Bench<'_>) -> Reading {
 }
 
 async fn of_directory(bench: &mut Bench<'_>, dir: &Path, size: u64) -> Reading {
+    if bench.runner.left().is_zero() {
+        return Reading::unknown(format!("not run in {}: the budget of time is used up", dir.display()));
+    }
     let place = dir.to_owned();
-    let made = timeout(ANSWERS, spawn_blocking(move || Scratch::new(&place, size))).await;
+    let answers = ANSWERS.min(bench.runner.left());
+    let made = timeout(answers, spawn_blocking(move || Scratch::new(&place, size))).await;
     let Ok(made) = made else {
         return Reading::unknown(format!("{} does not answer", dir.display()));
     };
@@ -70,21 +89,31 @@ async fn of_directory(bench: &mut Bench<'_>, dir: &Path, size: u64) -> Reading {
         Ok(Err(why)) => return Reading::unknown(format!("not run in {}: {why}", dir.display())),
         Err(error) => return Reading::unknown(format!("not run in {}: {error}", dir.display())),
     };
-    let mut all = part(bench, dir, &scratch, size, WRITE).await;
-    if !all.measurements.is_empty() {
-        // What could be written in the time may be less. fio would write the rest.
-        let path = scratch.path.clone();
-        let written = timeout(ANSWERS, spawn_blocking(move || fs::symlink_metadata(path))).await;
-        let written = if let Ok(Ok(Ok(meta))) = written { meta.len().min(size) / BLOCK * BLOCK } else { 0 };
-        if written > 0 {
-            all.absorb(part(bench, dir, &scratch, written, READ).await);
-        } else {
-            all.absorb(Reading::unknown(format!("nothing was written in {}", dir.display())));
-        }
-    }
+    let all = both(bench, dir, &scratch, size).await.unwrap_or_else(|reading| reading);
     // The file system may have stopped to answer meanwhile.
-    let _ = timeout(ANSWERS, spawn_blocking(move || drop(scratch))).await;
+    let answers = ANSWERS.min(bench.runner.left()).max(REMOVES);
+    let _ = timeout(answers, spawn_blocking(move || drop(scratch))).await;
     all
+}
+
+/// Writes the file, and reads it.
+async fn both(bench: &mut Bench<'_>, dir: &Path, scratch: &Scratch, size: u64) -> Result<Reading, Reading> {
+    let mut all = Reading::default();
+    let device = dir.to_string_lossy();
+    let written = part(bench, dir, scratch, size, WRITE).await?;
+    all.measure("disk_write", &*device, written.bytes_per_second);
+    // What could be written in the time may be less. The file is as long as it should have become,
+    // because fio reserves its blocks, and those that nobody has written are read without the disk.
+    let bytes = written.bytes.min(size) / BLOCK * BLOCK;
+    if bytes == 0 {
+        all.absorb(Reading::unknown(format!("nothing was written in {}", dir.display())));
+        return Ok(all);
+    }
+    match part(bench, dir, scratch, bytes, READ).await {
+        Ok(read) => all.measure("disk_read", &*device, read.bytes_per_second),
+        Err(reading) => all.absorb(reading),
+    }
+    Ok(all)
 }
 
 /// Writes the file, or reads it.
@@ -93,10 +122,9 @@ async fn part(
     dir: &Path,
     scratch: &Scratch,
     size: u64,
-    what: (&str, &str),
-) -> Reading {
+    name: &str,
+) -> Result<Done, Reading> {
     let seconds = (bench.runner.left().as_secs() / 3).clamp(1, MOST_SECONDS);
-    let (name, _) = what;
     let args = [
         "--output-format=json".to_owned(),
         "--eta=never".to_owned(),
@@ -114,17 +142,17 @@ async fn part(
         "--end_fsync=1".to_owned(),
     ];
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
-    match bench.output(TOOL, &args, Some(&scratch.dir)).await {
-        Ok(output) => read(&output, dir, what),
-        Err(reading) => reading,
-    }
+    let output = bench.output(TOOL, &args, Some(&scratch.dir)).await?;
+    read(&output, name).ok_or_else(|| {
+        Reading::unknown(format!("fio gave no result of {name} in {}: {}", dir.display(), output.why()))
+    })
 }
 
 impl Scratch {
     fn new(dir: &Path, size: u64) -> Result<Self, String> {
         let dir = fs::canonicalize(dir).map_err(|error| error.to_string())?;
         guarded(&dir)?;
-        let start = format!(".stepwatch-check-{}-", node());
+        let start = format!("{START}{}-", node());
         remove_old(&dir, &start);
         let stat = rustix::fs::statvfs(&dir).map_err(|error| error.to_string())?;
         let free = stat.f_bavail.saturating_mul(stat.f_frsize);
@@ -142,44 +170,30 @@ impl Scratch {
     }
 }
 
-/// Refuses a directory in which another user can put a link in the place of the file, or that
-/// another user can move away.
-fn guarded(dir: &Path) -> Result<(), String> {
-    let own = geteuid().as_raw();
-    for at in dir.ancestors() {
-        let meta = fs::symlink_metadata(at).map_err(|error| error.to_string())?;
-        let open = meta.mode() & 0o022 != 0;
-        let sticky = meta.mode() & 0o1000 != 0;
-        let right = if at == dir {
-            meta.uid() == own && !open
-        } else {
-            [own, 0].contains(&meta.uid()) && (!open || sticky)
-        };
-        if !right {
-            return Err(format!("another user can change what is in {}", at.display()));
-        }
-    }
-    Ok(())
-}
-
 /// The name of this node as a part of the name of a file: others may use the directory too.
 fn node() -> String {
     let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
     name.chars().map(|c| if c.is_ascii_alphanumeric() || c == '-' { c } else { '_' }).collect()
 }
 
-/// Removes the files of this node that tests have left which were killed.
+/// Removes the files that tests have left which were killed. Those of this node begin with `start`.
 fn remove_old(dir: &Path, start: &str) {
     for entry in fs::read_dir(dir).into_iter().flatten().flatten().take(MAX_NAMES) {
         let name = entry.file_name();
-        let random = name.to_str().and_then(|name| name.strip_prefix(start));
-        let ours = random.is_some_and(|rest| rest.len() == 16 && rest.bytes().all(|b| b.is_ascii_hexdigit()));
-        let modified =
-            entry.metadata().ok().filter(|meta| ours && meta.is_file()).and_then(|m| m.modified().ok());
-        if modified.and_then(|at| at.elapsed().ok()).is_some_and(|age| age >= OLD) {
+        let Some(name) = name.to_str().filter(|name| is_scratch(name)) else { continue };
+        let ours = name.len() == start.len() + RANDOM && name.starts_with(start);
+        let least = if ours { OLD } else { ABANDONED };
+        let modified = entry.metadata().ok().filter(|meta| meta.is_file()).and_then(|m| m.modified().ok());
+        if modified.and_then(|at| at.elapsed().ok()).is_some_and(|age| age >= least) {
             let _ = fs::remove_file(entry.path());
         }
     }
+}
+
+/// Whether a test of some node gave this name to its file.
+fn is_scratch(name: &str) -> bool {
+    let rest = name.strip_prefix(START).and_then(|rest| rest.rsplit_once('-'));
+    rest.is_some_and(|(_, random)| random.len() == RANDOM && random.bytes().all(|b| b.is_ascii_hexdigit()))
 }
 
 impl Drop for Scratch {
@@ -188,21 +202,17 @@ impl Drop for Scratch {
     }
 }
 
-/// Reads the JSON of fio, which names the job and its mean bandwidth.
-fn read(output: &Output, dir: &Path, (name, measure): (&str, &str)) -> Reading {
-    let mut reading = Reading::default();
+/// Reads the JSON of fio, which names the job, its mean bandwidth and its bytes.
+fn read(output: &Output, name: &str) -> Option<Done> {
     let document = output.json();
     let jobs = document.as_ref().and_then(|document| document.get("jobs")).and_then(Value::as_array);
     let mut jobs = jobs.into_iter().flatten();
     let job = jobs.find(|job| job.get("jobname").and_then(Value::as_str) == Some(name));
     let failed = job.and_then(|job| job.get("error")).and_then(Value::as_i64).unwrap_or(0) != 0;
-    let rate = job.and_then(|job| job.get(name)?.get("bw_bytes")?.as_f64());
-    let Some(rate) = rate.filter(|rate| *rate > 0.0 && !failed) else {
-        let why = output.why();
-        return Reading::unknown(format!("fio gave no result of {name} in {}: {why}", dir.display()));
-    };
-    reading.measure(measure, dir.to_string_lossy(), rate);
-    reading
+    let part = job?.get(name)?;
+    // Versions without the first write the second in another unit.
+    let bytes_per_second = part.get("bw_bytes")?.as_f64().filter(|rate| *rate > 0.0 && !failed)?;
+    Some(Done { bytes_per_second, bytes: part.get("io_bytes")?.as_u64()? })
 }
 
 #[cfg(test)]
@@ -219,24 +229,65 @@ mod tests {
 
     #[test]
     fn captured_results_and_damaged_ones() {
-        let dir = Path::new("/ckpt");
         // The captured job reads and writes at once.
-        for (part, rate, said) in [
-            (WRITE, 348_450_387.0, "measured disk_write is 0.3 GB/s\n"),
-            (READ, 348_743_777.0, "measured disk_read is 0.3 GB/s\n"),
-        ] {
+        for (part, bytes_per_second, bytes) in
+            [(WRITE, 348_450_387.0, 10_454_208_512), (READ, 348_743_777.0, 10_463_010_816)]
+        {
             let mut document: Value = serde_json::from_str(CAPTURED).unwrap();
-            document["jobs"][0]["jobname"] = part.0.into();
+            document["jobs"][0]["jobname"] = part.into();
             let text = format!("note: both iodepth >= 1\n{document}\n");
-            assert_eq!(read(&output(&text), dir, part).measurements[0].bytes_per_second, rate);
-            assert_eq!(says(read(&output(&text), dir, part)), said);
+            assert_eq!(read(&output(&text), part), Some(Done { bytes_per_second, bytes }));
             document["jobs"][0]["error"] = 22.into();
             let failed = document.to_string();
             for broken in [failed.as_str(), &text[..text.len() / 2], "", CAPTURED, "{}", "{\"jobs\":[{}]}"] {
-                let said = says(read(&output(broken), dir, part));
-                assert!(said.starts_with("unknown fio gave no result of"), "{said}");
+                assert_eq!(read(&output(broken), part), None, "{broken}");
             }
         }
+    }
+
+    /// A tool that reserves all blocks of its file, writes a quarter of them, and notes how much it
+    /// was asked to read.
+    const SHORT: &str = r#"#!/bin/sh
+PATH=/usr/bin:/bin
+for arg in "$@"; do case $arg in
+--filename=*) file=${arg#*=} ;; --size=*) size=${arg#*=} ;; --rw=*) rw=${arg#*=} ;;
+esac; done
+echo "$rw $size" >>asked
+truncate -s "$size" "$file"
+printf '{"jobs": [{"jobname": "%s", "error": 0, ' "$rw"
+printf '"%s": {"bw_bytes": 1000000000, "io_bytes": %s}}]}' "$rw" $((size / 4))
+"#;
+
+    #[tokio::test]
+    async fn only_what_was_written_is_read() {
+        let (dir, tools) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let (text, tool) = (tools.path().join("text"), tools.path().join("fio"));
+        fs::write(&text, SHORT).unwrap();
+        let made =
+            std::process::Command::new("install").args(["-m", "755"]).args([&text, &tool]).status().unwrap();
+        assert!(made.success());
+        let config = ActiveConfig {
+            disk: vec![dir.path().into()],
+            disk_bytes: 8 << 20,
+            tools: [(TOOL.to_owned(), tool)].into(),
+            ..ActiveConfig::default()
+        };
+        let said = says(test(&mut bench_of(&config)).await);
+        assert_eq!(said, "measured disk_read is 1.0 GB/s\nmeasured disk_write is 1.0 GB/s\n");
+        let asked = fs::read_to_string(dir.path().join("asked")).unwrap();
+        assert_eq!(asked, "write 8388608\nread 2097152\n");
+    }
+
+    #[tokio::test]
+    async fn a_directory_for_which_no_time_is_left_is_not_touched() {
+        let dir = tempfile::tempdir().unwrap();
+        let config = ActiveConfig { disk: vec![dir.path().into()], ..ActiveConfig::default() };
+        let mut bench = bench_of(&config);
+        bench.runner =
+            super::super::runner::Runner::with(&config, Vec::new(), Duration::ZERO, Duration::ZERO);
+        let said = says(of_directory(&mut bench, dir.path(), BLOCK).await);
+        assert!(said.ends_with("the budget of time is used up\n"), "{said}");
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
     }
 
     #[test]
@@ -263,7 +314,12 @@ mod tests {
         };
         let (old, of_another) = (left(&node(), 5), left("another", 5));
         drop(Scratch::new(&within, 1 << 20).unwrap());
-        assert!(!old.exists() && of_another.exists());
+        let longer = left(&format!("{}-2", node()), 5);
+        drop(Scratch::new(&within, 1 << 20).unwrap());
+        assert!(!old.exists() && of_another.exists() && longer.exists());
+        let abandoned = left("a-pod-with-another-name", 25);
+        drop(Scratch::new(&within, 1 << 20).unwrap());
+        assert!(!abandoned.exists() && of_another.exists());
         let new = left(&node(), 0);
         drop(Scratch::new(&within, 1 << 20).unwrap());
         assert!(new.exists(), "it may be in use");
@@ -289,7 +345,7 @@ mod tests {
         let mut bench = bench_of(&config);
         let reading = test(&mut bench).await;
         let said = says(reading);
-        if bench.runner.find(TOOL).is_some() {
+        if bench.runner.find(TOOL).is_ok() {
             // A file system without direct I/O is no node's checkpoint directory.
             assert!(
                 said.contains("measured disk_write is") || said.contains("unknown fio gave no result"),

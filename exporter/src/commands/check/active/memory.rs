@@ -21,7 +21,12 @@ const ROUNDS: usize = 3;
 const ROOM: u64 = 2;
 
 pub(super) fn test(roots: &Roots) -> Reading {
-    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(MAX_THREADS);
+    let mine = std::thread::available_parallelism().map_or(1, usize::from);
+    let threads = mine.min(MAX_THREADS);
+    // Fewer threads copy less, which is no fault of the memory.
+    if let Some(all) = online(roots).filter(|all| threads < MAX_THREADS.min(*all)) {
+        return Reading::not_run(format!("only {mine} of {all} processors may be used"));
+    }
     let needed = ROOM * (threads * 2 * BUFFER) as u64;
     if let Some(free) = free(roots).filter(|free| *free < needed) {
         let (needed, free) = (needed >> 20, free >> 20);
@@ -34,6 +39,16 @@ pub(super) fn test(roots: &Roots) -> Reading {
         None => return Reading::unknown("no thread could be started"),
     }
     reading
+}
+
+/// The number of processors, from ranges such as `0-95,112`.
+fn online(roots: &Roots) -> Option<usize> {
+    let text = roots::read(&roots.sys("devices/system/cpu/online"))?;
+    let count = |range: &str| -> Option<usize> {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        last.trim().parse::<usize>().ok()?.checked_sub(first.trim().parse().ok()?)?.checked_add(1)
+    };
+    text.split(',').map(count).sum()
 }
 
 /// The bytes that this process may still use: those of the node, or of its control group.
@@ -89,6 +104,25 @@ mod tests {
     fn this_machine_copies() {
         let rate = copied(1, 1 << 20, Duration::from_millis(20)).unwrap();
         assert!(rate > 1e8 && rate < 1e13, "{rate}");
+    }
+
+    #[test]
+    fn a_part_of_the_processors_says_nothing_of_the_memory() {
+        let dir = tempfile::tempdir().unwrap();
+        let roots = Roots { sysfs: dir.path().into(), procfs: dir.path().into(), ..Roots::default() };
+        assert_eq!(online(&roots), None);
+        std::fs::create_dir_all(dir.path().join("devices/system/cpu")).unwrap();
+        let file = dir.path().join("devices/system/cpu/online");
+        for (text, count) in
+            [("0\n", Some(1)), ("0-3\n", Some(4)), ("0-95,112,120-121\n", Some(99)), ("3-1\n", None)]
+        {
+            std::fs::write(&file, text).unwrap();
+            assert_eq!(online(&roots), count, "{text}");
+        }
+        std::fs::write(&file, "0-1048575\n").unwrap();
+        let mine = std::thread::available_parallelism().unwrap().get();
+        let reading = test(&roots);
+        assert_eq!(reading.measurements.is_empty(), mine < MAX_THREADS);
     }
 
     #[test]

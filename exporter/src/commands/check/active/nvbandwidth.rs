@@ -8,6 +8,7 @@ use serde_json::Value;
 use super::bench::Bench;
 use super::reading::{Reading, number};
 use super::runner::Output;
+use crate::node_tests::ActiveConfig;
 
 const TOOL: &str = "nvbandwidth";
 /// What it says when data were not copied right.
@@ -55,16 +56,16 @@ pub(super) async fn test(bench: &mut Bench<'_>) -> Reading {
         output = bench.output(TOOL, &text, None).await;
     }
     match output {
-        Ok(output) => read(&output),
+        Ok(output) => read(&output, bench.config, bench.gpus),
         Err(reading) => reading,
     }
 }
 
-fn read(output: &Output) -> Reading {
+/// Reads the result on a node with this number of GPUs.
+fn read(output: &Output, config: &ActiveConfig, gpus: usize) -> Reading {
     let mut reading = Reading::default();
     if output.stdout.contains(CORRUPT) || output.stderr.contains(CORRUPT) {
-        let action = "drain the node and run dcgmi diag -r 3 on it";
-        reading.findings.unhealthy("nvbandwidth found wrong data after a copy").action(action);
+        reading.wrong_data("nvbandwidth found wrong data after a copy");
     }
     let cases = match output.json() {
         Some(document) => of_json(&document),
@@ -72,17 +73,25 @@ fn read(output: &Output) -> Reading {
     };
     let mut waived = 0;
     for (name, measure, by) in CASES {
+        // What does not apply is no fault, unless the configuration says what it should reach.
+        let applies = gpus > 1 && config.has_reference(measure);
         let why = match cases.get(*name) {
             Some(Case::Passed(matrix)) => {
                 let least = slowest(matrix, *by);
                 for (gpu, value) in &least {
                     reading.measure(measure, format!("gpu{gpu}"), *value);
                 }
-                if !least.is_empty() {
-                    continue;
+                match unmeasured(matrix, &least, *by, gpus) {
+                    // GPUs that cannot reach each other have no other value.
+                    Some(_) if matches!(by, By::Row) && least.is_empty() && !applies => {
+                        waived += 1;
+                        continue;
+                    }
+                    Some(why) => why,
+                    None => continue,
                 }
-                "it has no value".to_owned()
             }
+            Some(Case::Waived) if applies => format!("it was waived, and {measure} has a reference"),
             Some(Case::Waived) => {
                 waived += 1;
                 continue;
@@ -95,12 +104,38 @@ fn read(output: &Output) -> Reading {
             }
             None => output.why(),
         };
-        reading.findings.unknown(format!("{name} of nvbandwidth gave no result: {why}"));
+        let part = match cases.get(*name) {
+            Some(Case::Passed(_) | Case::Waived) => "is not complete",
+            Some(Case::Failed(_)) | None => "gave no result",
+        };
+        reading.findings.unknown(format!("{name} of nvbandwidth {part}: {why}"));
     }
     if waived == CASES.len() {
         return Reading::not_run("nvbandwidth waived every test case");
     }
     reading
+}
+
+/// Which GPUs a case says nothing of, of those that the node has.
+fn unmeasured(
+    matrix: &[Vec<Option<f64>>],
+    least: &BTreeMap<usize, f64>,
+    by: By,
+    gpus: usize,
+) -> Option<String> {
+    let seen = match by {
+        By::Row => matrix.len(),
+        By::Column => matrix.iter().map(Vec::len).max().unwrap_or(0),
+    };
+    let without: Vec<String> =
+        (0..seen).filter(|gpu| !least.contains_key(gpu)).map(|gpu| format!("gpu{gpu}")).collect();
+    if least.is_empty() {
+        Some("it has no value".to_owned())
+    } else if !without.is_empty() {
+        Some(format!("it has no value of {}", without.join(", ")))
+    } else {
+        (seen < gpus).then(|| format!("it saw {seen} of {gpus} GPUs"))
+    }
 }
 
 /// The slowest copy of each GPU.
@@ -171,6 +206,11 @@ fn of_text(text: &str) -> BTreeMap<String, Case> {
             running = Some((name.trim_end_matches('.'), Vec::new(), None));
             continue;
         }
+        // So do versions before 0.5 write it.
+        if let Some(name) = line.trim().strip_prefix("Waiving ") {
+            cases.insert(name.trim_end_matches('.').to_owned(), Case::Waived);
+            continue;
+        }
         let Some((name, rows, wrong)) = &mut running else { continue };
         let mut words = line.split_whitespace();
         match words.next() {
@@ -216,7 +256,12 @@ mod tests {
 
     fn said(stdout: &str, failure: Option<&str>) -> String {
         let failure = failure.map(str::to_owned);
-        says(read(&Output { stdout: stdout.to_owned(), failure, ..Output::default() }))
+        of_gpus(0, stdout, failure)
+    }
+
+    fn of_gpus(gpus: usize, stdout: &str, failure: Option<String>) -> String {
+        let output = Output { stdout: stdout.to_owned(), failure, ..Output::default() };
+        says(read(&output, &ActiveConfig::default(), gpus))
     }
 
     #[test]
@@ -252,6 +297,50 @@ mod tests {
             "measured nvbandwidth_d2h is 55.3 GB/s\nmeasured nvbandwidth_h2d is 55.1 GB/s\n",
             "what does not apply is no fault"
         );
+    }
+
+    #[test]
+    fn a_gpu_that_was_not_measured_is_not_passed_over() {
+        let text = of_gpus(8, PEERS, None);
+        let of = "unknown device_to_device_memcpy_read_ce of nvbandwidth is not complete";
+        assert!(text.contains(&format!("{of}: it saw 6 of 8 GPUs\n")), "{text}");
+        // The third reaches no other.
+        let alone: String = PEERS
+            .lines()
+            .map(|line| match line.strip_prefix(" 2 ") {
+                Some(_) => " 2       N/A       N/A       N/A       N/A       N/A       N/A\n".to_owned(),
+                None => format!("{line}\n"),
+            })
+            .collect();
+        let text = of_gpus(6, &alone, None);
+        assert!(text.contains(&format!("{of}: it has no value of gpu2\n")), "{text}");
+    }
+
+    #[test]
+    fn gpus_that_cannot_reach_each_other_are_no_fault_unless_they_should() {
+        let passed = |name: &str, rows: &str| {
+            format!(r#"{{"name": "{name}", "status": "Passed", "bandwidth_matrix": {rows}}}"#)
+        };
+        let none = passed("device_to_device_memcpy_read_ce", r#"[["N/A", "N/A"], ["N/A", "N/A"]]"#);
+        let waived = r#"{"name": "device_to_device_memcpy_read_ce", "status": "Waived"}"#;
+        let copies = ["host_to_device_memcpy_ce", "device_to_host_memcpy_ce"];
+        let copies = copies.map(|name| passed(name, r#"[["55.1", "55.2"]]"#));
+        let reference = BTreeMap::from([("nvbandwidth_d2d".to_owned(), 2e11)]);
+        let should = ActiveConfig { reference, ..ActiveConfig::default() };
+        for (d2d, why) in [
+            (none.as_str(), "it has no value"),
+            (waived, "it was waived, and nvbandwidth_d2d has a reference"),
+        ] {
+            let text = format!(r#"{{"nvbandwidth": {{"testcases": [{}, {d2d}]}}}}"#, copies.join(", "));
+            let said = of_gpus(2, &text, None);
+            assert!(said.contains("measured nvbandwidth_h2d is") && !said.contains("unknown"), "{said}");
+            let output = Output { stdout: text, ..Output::default() };
+            let said = says(read(&output, &should, 2));
+            let part = format!("device_to_device_memcpy_read_ce of nvbandwidth is not complete: {why}\n");
+            assert!(said.contains(&part), "{said}");
+        }
+        let old = "Waiving device_to_device_memcpy_read_ce.\n\n";
+        assert_eq!(of_text(old).get("device_to_device_memcpy_read_ce"), Some(&Case::Waived));
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 
-use super::bench::{Bench, ended, missing};
+use super::bench::{Bench, ended};
 use super::reading::{Reading, number};
 use super::runner::{Output, Running};
 use crate::roots::{self, Roots};
@@ -31,8 +31,8 @@ pub(super) async fn test(bench: &mut Bench<'_>) -> Reading {
     if ports.is_empty() {
         return Reading::not_run("no port of InfiniBand or RoCE is active");
     }
-    if bench.runner.find(TOOL).is_none() {
-        return missing(TOOL);
+    if let Err(why) = bench.runner.find(TOOL) {
+        return Reading::not_run(why);
     }
     let mut all = Reading::default();
     for port in ports {
@@ -63,7 +63,7 @@ fn ports(roots: &Roots) -> Vec<Port> {
 }
 
 async fn loopback(bench: &mut Bench<'_>, (device, port): &Port) -> Result<Output, Reading> {
-    let Some(program) = bench.runner.find(TOOL) else { return Err(missing(TOOL)) };
+    let program = bench.runner.find(TOOL).map_err(Reading::not_run)?;
     // The kernel chooses a port that is free.
     let tcp = TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr());
     let tcp = tcp.map_err(|error| Reading::unknown(format!("{TOOL}: {error}")))?.port().to_string();

@@ -17,6 +17,8 @@ pub(super) struct Reading {
     pub(super) measurements: Vec<Measurement>,
     /// Why the test did not run.
     not_run: Option<String>,
+    /// Whether a tool got wrong data.
+    wrong: bool,
 }
 
 impl Reading {
@@ -40,10 +42,23 @@ impl Reading {
         self.measurements.push(Measurement { measure, device, bytes_per_second, reference: None });
     }
 
+    /// Adds that a tool got wrong data. That is a fault when it was seen once: it makes no value
+    /// slow that a second look could show to be right, and a part that does so does it seldom.
+    pub(super) fn wrong_data(&mut self, what: impl Into<String>) {
+        self.wrong = true;
+        self.findings.unhealthy(what).action("drain the node and run dcgmi diag -r 3 on it");
+    }
+
+    /// Whether a second try could not make it better.
+    pub(super) fn is_certain(&self) -> bool {
+        self.wrong
+    }
+
     /// Adds what another part of the test has found.
     pub(super) fn absorb(&mut self, other: Self) {
         self.findings.extend(other.findings);
         self.measurements.extend(other.measurements);
+        self.wrong |= other.wrong;
         self.not_run = self.not_run.take().or(other.not_run);
     }
 
@@ -59,22 +74,26 @@ impl Reading {
         if let Some(why) = self.not_run.take() {
             self.findings.add(Verdict::NotRun, why);
         }
-        let mut by_measure: BTreeMap<String, Vec<(String, f64)>> = BTreeMap::new();
+        let mut by_measure: BTreeMap<String, Vec<Measurement>> = BTreeMap::new();
         for m in &mut self.measurements {
-            m.reference = config.reference.get(&m.measure).copied();
-            by_measure.entry(m.measure.clone()).or_default().push((m.device.clone(), m.bytes_per_second));
+            m.reference = config.reference_of(&m.measure, &m.device);
+            by_measure.entry(m.measure.clone()).or_default().push(m.clone());
         }
         for (measure, values) in by_measure {
-            self.compare(&measure, &values, config);
+            self.compare(&measure, &values, config.tolerance);
         }
     }
 
-    fn compare(&mut self, measure: &str, values: &[(String, f64)], config: &ActiveConfig) {
-        let reference = config.reference.get(measure).copied();
-        let mut low = false;
-        for (device, value) in values {
-            let Some(reference) = reference else { continue };
-            if *value >= reference * (1.0 - config.tolerance) {
+    fn compare(&mut self, measure: &str, values: &[Measurement], tolerance: f64) {
+        let (mut right, mut references, mut alone, mut low) = (Vec::new(), Vec::new(), Vec::new(), false);
+        for Measurement { device, bytes_per_second: value, reference, .. } in values {
+            let Some(reference) = *reference else {
+                alone.push(*value);
+                continue;
+            };
+            if *value >= reference * (1.0 - tolerance) {
+                right.push(*value);
+                references.push(reference);
                 continue;
             }
             low = true;
@@ -85,22 +104,18 @@ impl Reading {
                 100.0 * (1.0 - value / reference),
                 gigabytes(reference)
             );
-            let far = *value < reference * (1.0 - FAR * config.tolerance);
+            let far = *value < reference * (1.0 - FAR * tolerance);
             let failed = far && !SHARED.contains(&measure);
             let verdict = if failed { Verdict::Unhealthy } else { Verdict::Warning };
             let action = "run the test again on the idle node; if it stays so, have the part looked at";
             self.findings.add(verdict, text).device(device.as_str()).action(action);
         }
-        if !low {
-            let is = format!("{measure} is {}", range(values));
-            match reference {
-                Some(reference) => {
-                    self.findings.ok(format!("{is}; the reference is {}", gigabytes(reference)));
-                }
-                None => {
-                    self.findings.add(Verdict::Measured, is);
-                }
-            }
+        if !low && !right.is_empty() {
+            let text = format!("{measure} is {}; the reference is {}", range(&right), span(&references));
+            self.findings.ok(text);
+        }
+        if !alone.is_empty() {
+            self.findings.add(Verdict::Measured, format!("{measure} is {}", range(&alone)));
         }
     }
 
@@ -120,10 +135,12 @@ impl Reading {
             let why = second.findings.all().first().map(|f| f.text.clone()).unwrap_or_default();
             return self.failed_once(&why);
         }
+        let wrong = second.wrong;
         let before: Vec<Finding> = self.findings.all().iter().filter(failed).cloned().collect();
         let mut again = 0;
         for finding in second.findings.all_mut().iter_mut().filter(|f| f.verdict == Verdict::Unhealthy) {
-            if before.iter().any(|f| f.device == finding.device) {
+            let is_wrong = wrong && finding.device.is_none();
+            if is_wrong || before.iter().any(|f| f.device == finding.device) {
                 again += 1;
                 continue;
             }
@@ -148,14 +165,18 @@ impl Reading {
 }
 
 /// `55.2 GB/s`, or `53.9 to 55.4 GB/s on 8 devices`.
-fn range(values: &[(String, f64)]) -> String {
-    let of =
-        |pick: fn(f64, f64) -> f64| values.iter().map(|(_, value)| *value).reduce(pick).unwrap_or(f64::NAN);
-    let (least, most) = (of(f64::min), of(f64::max));
+fn range(values: &[f64]) -> String {
     match values.len() {
-        1 => gigabytes(most),
-        n => format!("{:.1} to {} on {n} devices", least / 1e9, gigabytes(most)),
+        1 => span(values),
+        n => format!("{} on {n} devices", span(values)),
     }
+}
+
+/// `55.2 GB/s`, or `53.9 to 55.4 GB/s`.
+fn span(values: &[f64]) -> String {
+    let of = |pick: fn(f64, f64) -> f64| values.iter().copied().reduce(pick).unwrap_or(f64::NAN);
+    let (least, most) = (of(f64::min), of(f64::max));
+    if least < most { format!("{:.1} to {}", least / 1e9, gigabytes(most)) } else { gigabytes(most) }
 }
 
 fn gigabytes(bytes_per_second: f64) -> String {

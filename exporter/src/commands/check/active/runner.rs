@@ -1,17 +1,20 @@
 //! Runs the tools. Each has a process group and an environment of its own, and is found on PATH or
 //! where the configuration says; no shell is involved. When its time is over, or a job begins, it
-//! and all that it started are killed.
+//! and all that it started are killed. The check may run as root: it then runs no tool that it
+//! found where another user could have put it.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::fs;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, geteuid, kill_process_group, pidfd_open, pidfd_send_signal};
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 use tokio::process::{Child, Command};
@@ -19,8 +22,9 @@ use tokio::signal::unix::{self, SignalKind};
 use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
+use super::guard::guarded;
 use crate::lock::Locked as _;
-use crate::node_tests::ActiveConfig;
+use crate::node_tests::{ActiveConfig, MARK};
 use crate::processes;
 use crate::roots::Roots;
 
@@ -38,8 +42,6 @@ const PLACES: &[&str] = &[
 /// The variables that a tool gets of this process. Those of a job would change what it tests: the
 /// GPUs that it sees, how NCCL connects, the launcher that it believes to run under.
 const KEPT: &[&str] = &["HOME", "LD_LIBRARY_PATH", "TMPDIR"];
-/// The variable by which what a tool has started is found.
-const MARK: &str = "STEPWATCH_NODE_TEST";
 /// The most bytes that are kept of each output; the rest is read and dropped.
 const MAX_OUTPUT: usize = 1 << 20;
 /// The most characters of its last line.
@@ -247,12 +249,30 @@ impl Runner {
         self.interrupted
     }
 
-    /// The path of a tool, if it is installed.
-    pub(super) fn find(&self, tool: &str) -> Option<PathBuf> {
+    /// The path of a tool; why there is none that may be run.
+    pub(super) fn find(&self, tool: &str) -> Result<PathBuf, String> {
+        self.found(tool, geteuid().is_root())
+    }
+
+    /// The path of a tool, as root or as another user finds it. What the configuration names was
+    /// chosen by who owns the node.
+    pub(super) fn found(&self, tool: &str, root: bool) -> Result<PathBuf, String> {
+        let missing = || format!("{tool} is not installed: it is neither on PATH nor in check.active.tools");
         if let Some((_, path)) = self.tools.iter().find(|(name, _)| name == tool) {
-            return is_program(path).then(|| path.clone());
+            return is_program(path).then(|| path.clone()).ok_or_else(missing);
         }
-        self.places.iter().map(|place| place.join(tool)).find(|path| is_program(path))
+        let path = self.places.iter().map(|place| place.join(tool)).find(|path| is_program(path));
+        let path = path.ok_or_else(missing)?;
+        if !root {
+            return Ok(path);
+        }
+        let real = fs::canonicalize(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+        match guarded(&real) {
+            Ok(()) => Ok(real),
+            Err(why) => {
+                Err(format!("root does not run {tool}, which check.active.tools does not name: {why}"))
+            }
+        }
     }
 
     /// Runs a tool until it ends, or its time is over.
@@ -303,7 +323,8 @@ impl Runner {
         }
         command.current_dir(dir.unwrap_or(Path::new("/"))).process_group(0);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        stepwatch_sys::death::with_parent(command.as_std_mut());
+        // dcgmi ends the test in its service when it is told to, and not when it is killed.
+        stepwatch_sys::death::with_parent(command.as_std_mut(), Signal::TERM);
         let mut child = command.spawn()?;
         let group = child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?));
         let (stdout, stderr): (Arc<Mutex<Kept>>, Arc<Mutex<Kept>>) = Default::default();
@@ -411,19 +432,45 @@ async fn keep(mut pipe: impl AsyncRead + Unpin, kept: Arc<Mutex<Kept>>) {
     }
 }
 
-/// Kills what the tools of a process that tested have started.
+/// Ends what the tools of a process that tested have started.
 pub(in crate::commands::check) fn end_tools(tester: u32) {
-    kill_all(&format!("{MARK}={tester}-"));
+    let mark = format!("{MARK}={tester}-");
+    let began = std::time::Instant::now();
+    for held in signal_marked(mark.as_bytes(), Signal::TERM) {
+        let Ok(left) = Timespec::try_from(GRACE.saturating_sub(began.elapsed())) else { break };
+        // It can be read once the process has ended.
+        let _ = poll(&mut [PollFd::new(&held, PollFlags::IN)], Some(&left));
+    }
+    kill_all(&mark);
+}
+
+/// Passes the signals that end the tests on to the process that makes them. It ends its tools, and
+/// answers.
+pub(in crate::commands::check) fn pass_signals_to(process: u32) {
+    let pid = i32::try_from(process).ok().and_then(Pid::from_raw);
+    let Some(held) = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok()) else { return };
+    let pass = move || {
+        let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else { return };
+        runtime.block_on(async {
+            let Ok(mut interrupts) = Interrupts::new() else { return };
+            loop {
+                Interrupts::next(Some(&mut interrupts)).await;
+                let _ = pidfd_send_signal(&held, Signal::TERM);
+            }
+        });
+    };
+    // Without the thread a signal ends this process, and the kernel tells the other one.
+    let _ = std::thread::Builder::new().name("signals".into()).spawn(pass);
 }
 
 fn kill_all(mark: &str) {
-    let _ = (0..PASSES).find(|_| !kill_marked(mark.as_bytes()));
+    let _ = (0..PASSES).find(|_| signal_marked(mark.as_bytes(), Signal::KILL).is_empty());
 }
 
-/// Kills all processes of this user with a variable that begins so; whether there was one.
-fn kill_marked(mark: &[u8]) -> bool {
+/// Sends a signal to all processes of this user with a variable that begins so.
+fn signal_marked(mark: &[u8], signal: Signal) -> Vec<OwnedFd> {
     let (roots, own) = (Roots::default(), geteuid().as_raw());
-    let mut killed = false;
+    let mut reached = Vec::new();
     for entry in fs::read_dir(&roots.procfs).into_iter().flatten().flatten() {
         let pid =
             entry.file_name().to_str().and_then(|name| name.parse::<i32>().ok()).and_then(Pid::from_raw);
@@ -436,10 +483,12 @@ fn kill_marked(mark: &[u8]) -> bool {
         let number = pid.as_raw_nonzero().get().unsigned_abs();
         let environ = processes::environ(&roots, number).unwrap_or_default();
         if environ.split(|byte| *byte == 0).any(|variable| variable.starts_with(mark)) {
-            killed |= pidfd_send_signal(&held, Signal::KILL).is_ok();
+            if pidfd_send_signal(&held, signal).is_ok() {
+                reached.push(held);
+            }
         }
     }
-    killed
+    reached
 }
 
 fn is_program(path: &Path) -> bool {

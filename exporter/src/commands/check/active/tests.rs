@@ -139,6 +139,16 @@ fn references_have_a_band() {
         read(&fine),
         "ok nvbandwidth_h2d is 48.6 to 55.5 GB/s on 2 devices; the reference is 50.0 GB/s\n"
     );
+    let mut ports = Reading::default();
+    ports.measure("rdma_loopback", "mlx5_0/1", 48e9);
+    ports.measure("rdma_loopback", "mlx5_4/1", 11.9e9);
+    let own = [("rdma_loopback", 48.5e9), ("rdma_loopback@mlx5_4/1", 12e9)];
+    let own = own.map(|(name, value)| (name.to_owned(), value)).into();
+    assert_eq!(
+        judged(ports, &ActiveConfig { reference: own, ..ActiveConfig::default() }),
+        "ok rdma_loopback is 11.9 to 48.0 GB/s on 2 devices; the reference is 12.0 to 48.5 GB/s\n",
+        "each port has its own"
+    );
     let again = "run the test again on the idle node; if it stays so, have the part looked at";
     for (value, verdict, below) in [
         (48.4e9, "warning", "48.4 GB/s, 3.2"),
@@ -238,7 +248,7 @@ async fn what_runs_is_reported_and_published_and_what_is_missing_is_not_run() {
         assert!(text.contains(line), "{line} in {text}");
     }
     let results = place.results();
-    assert_eq!(results.gpus, "8 x NVIDIA H100");
+    assert_eq!(results.tests["nccl"].gpus, "8 x NVIDIA H100");
     for measurements in [&report.measurements, &results.tests["nccl"].measurements] {
         let [m] = &measurements[..] else { panic!("{measurements:?}") };
         assert_eq!((m.measure.as_str(), m.device.as_str(), m.reference), ("nccl_all_reduce", "", Some(60e9)));
@@ -282,8 +292,95 @@ async fn nothing_runs_beside_a_job() {
         "{}",
         report.text(true)
     );
-    assert_eq!(place.results().tests.keys().collect::<Vec<_>>(), ["nccl"]);
     assert!(!place.dir.path().join("ran").exists());
+    assert!(Results::load(place.dir.path()).is_err(), "the job may have begun beside the first");
+    // Beside the last one.
+    place.options.only = vec!["nccl".to_owned()];
+    assert_eq!(place.check(&[false, true]).await.exit, 0);
+    assert!(Results::load(place.dir.path()).is_err());
+    place.check(&[]).await;
+    assert_eq!(place.results().tests.keys().collect::<Vec<_>>(), ["nccl"]);
+}
+
+#[tokio::test]
+async fn results_are_those_of_the_gpus_that_were_tested() {
+    let place = reduces("68.4", "68.4");
+    place.check(&[]).await;
+    let mut results = place.results();
+    assert_eq!(results.tests["nccl"].gpus, "8 x NVIDIA H100");
+    let old = TestResult { gpus: "7 x NVIDIA H100".to_owned(), ..results.tests["nccl"].clone() };
+    results.tests.insert("nvbandwidth".to_owned(), old);
+    results.save(place.dir.path()).unwrap();
+    place.check(&[]).await;
+    assert_eq!(place.results().tests["nvbandwidth"].gpus, "7 x NVIDIA H100");
+}
+
+#[tokio::test]
+async fn wrong_data_are_a_fault_when_they_were_seen_once() {
+    let mut place = reduces("68.4", "68.4");
+    let wrong = PERF.replace("values : 0 OK", "values : 3 FAILED");
+    place.tool(
+        "all_reduce_perf",
+        &format!("echo run >>\"${{0%/*}}/runs\"\ncat <<'END'\n{wrong}\nEND\nexit 1"),
+    );
+    let report = place.check(&[]).await;
+    let text = report.text(true);
+    assert_eq!((report.verdict, report.exit), (Verdict::Unhealthy, 1), "{text}");
+    assert!(text.contains("the all-reduce gave wrong results: 3 values are out of bounds"), "{text}");
+    let runs = std::fs::read_to_string(place.dir.path().join("runs")).unwrap();
+    assert_eq!(runs.lines().count(), 1);
+    // Also if they were seen the second time alone.
+    let mut slow = Reading::default();
+    slow.findings.unhealthy("nccl_all_reduce is slow").device("");
+    let mut second = Reading::default();
+    second.wrong_data("wrong");
+    assert!(judged(slow.repeated(second), &ActiveConfig::default()).starts_with("unhealthy wrong; drain"));
+}
+
+#[test]
+fn root_runs_no_tool_that_another_user_could_have_put_there() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let dir = tempfile::tempdir().unwrap();
+    let (open, tool) = (dir.path().join("open"), dir.path().join("open/fio"));
+    let mode = |at: &Path, mode| {
+        std::fs::set_permissions(at, std::fs::Permissions::from_mode(mode)).unwrap();
+    };
+    std::fs::create_dir(&open).unwrap();
+    std::fs::write(&tool, "").unwrap();
+    let found = |config: &ActiveConfig, root| {
+        Runner::with(config, vec![open.clone()], BUDGET, GRACE).found("fio", root)
+    };
+    let none = ActiveConfig::default();
+    for (of_dir, of_tool, right) in [(0o755, 0o755, true), (0o777, 0o755, false), (0o755, 0o775, false)] {
+        mode(&open, of_dir);
+        mode(&tool, of_tool);
+        assert!(found(&none, false).is_ok());
+        assert_eq!(found(&none, true).is_ok(), right, "{of_dir:o} {of_tool:o}");
+    }
+    assert!(found(&none, true).unwrap_err().contains("another user can change what is in"));
+    let named = ActiveConfig { tools: [("fio".to_owned(), tool.clone())].into(), ..ActiveConfig::default() };
+    assert_eq!(found(&named, true), Ok(tool.clone()), "whoever owns the node chose it");
+}
+
+#[tokio::test]
+async fn what_ends_the_tests_is_passed_on_to_the_process_that_makes_them() {
+    use std::os::unix::process::ExitStatusExt as _;
+    use tokio::signal::unix::{SignalKind, signal};
+    // From now on it does not end this process.
+    let _kept = signal(SignalKind::hangup()).unwrap();
+    let mut child = tokio::process::Command::new("sleep").arg("864005").spawn().unwrap();
+    pass_signals_to(child.id().unwrap());
+    let passed = async {
+        loop {
+            rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::HUP).unwrap();
+            let waited = tokio::time::timeout(Duration::from_millis(20), child.wait());
+            if let Ok(status) = waited.await {
+                return status.unwrap();
+            }
+        }
+    };
+    let status = tokio::time::timeout(Duration::from_secs(20), passed).await.unwrap();
+    assert_eq!(status.signal(), Some(15));
 }
 
 /// A node whose all-reduce gives one rate at first and another one after it, in GB/s.
