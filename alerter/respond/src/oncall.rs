@@ -215,10 +215,12 @@ impl OnCall {
         Self { overrides, ..self.clone() }
     }
 
-    /// Whether the schedule of an override exists, and all of its people can be notified.
+    /// Whether the schedule of an override exists, all who take over can be notified, and whoever is
+    /// replaced still exists.
     pub fn is_effective(&self, record: &OverrideRecord) -> bool {
+        let replaced = |cover: &Cover| cover.replaces.as_ref().is_none_or(|name| self.user(name).is_some());
         self.schedule(&record.schedule).is_some()
-            && record.covers.iter().all(|cover| self.reaches(&cover.user))
+            && record.covers.iter().all(|cover| self.reaches(&cover.user) && replaced(cover))
     }
 
     /// The overrides that are not over at `now`, and have no effect, or only half of a swap: a new

@@ -11,6 +11,7 @@ use serde::Deserialize;
 use stepwatch_model::time::{Span, Ts};
 use stepwatch_model::{Kind, Severity};
 use stepwatch_respond::effect::Effect;
+use stepwatch_respond::matcher::Labels;
 use stepwatch_respond::oncall::{Moment, OnCall, OverridePhase, OverrideWanted, WantedCover, Zone};
 
 use super::form::{Fields, remember, see};
@@ -136,7 +137,7 @@ pub(super) async fn show(
     let simulated = if asks.severity.is_empty() {
         Ok(None)
     } else {
-        asks.simulate(&api, api.runtime.clock.now()).map(Some)
+        asks.simulate(&api, &caller, api.runtime.clock.now()).map(Some)
     };
     let (steps, alarm) = match simulated {
         Ok(steps) => (steps, None),
@@ -227,7 +228,7 @@ async fn whole(
 
 impl Asks {
     /// Runs the real engine in virtual time; no message is sent.
-    fn simulate(&self, api: &Api, now: Ts) -> Result<Vec<Step>> {
+    fn simulate(&self, api: &Api, caller: &Caller, now: Ts) -> Result<Vec<Step>> {
         let bad = |field: &str, why: String| ApiError::bad_request(format!("{field}: {why}"));
         let severity = match self.severity.as_str() {
             "page" => Severity::Page,
@@ -248,11 +249,19 @@ impl Asks {
         }
         let routing = api.runtime.read_model.routing();
         let run = if self.run.is_empty() { "simulated-run" } else { &self.run };
+        // What a run declared decides its way, and its cost the levels.
+        let view = api.runtime.views.get();
+        let known = view.runs.iter().find(|known| known.run == *run);
+        let known = known.filter(|run| caller.sees(&routing.labels(run)));
+        let (gpus, labels) =
+            known.map_or_else(|| (Some(1), Labels::new()), |run| (run.gpus, run.labels.clone()));
         let simulated = Simulated {
             run,
             node: Some(self.node.as_str()).filter(|node| !node.is_empty()),
             kind,
             severity,
+            gpus,
+            labels: &labels,
             begin: at,
             ack: None,
             lasts: LASTS,

@@ -423,6 +423,19 @@ fn somebody_whom_a_new_configuration_does_not_reach_takes_nobodys_place() {
 }
 
 #[test]
+fn one_that_replaces_somebody_who_is_gone_has_no_effect() {
+    let mut o = oncall(&["alice+bob"]);
+    let id = make(&mut o, wanted(cover("carol", Some("bob"), None, "2026-01-10T00:00")), at(MONDAY));
+    let effective = |o: &OnCall| o.is_effective(o.overrides().get(&id).unwrap());
+    assert!(effective(&o) && who(&o, "2026-01-06T00:00:00Z") == "alice+carol");
+    let mut without = config(weekly(&["alice"]));
+    without.users.retain(|user| user.name != "bob");
+    o.configure(without);
+    assert!(!effective(&o) && who(&o, "2026-01-06T00:00:00Z") == "alice");
+    assert_eq!(o.void_overrides(at(MONDAY)).count(), 1);
+}
+
+#[test]
 fn a_record_is_what_it_was_after_it_is_stored() {
     let o = oncall(&["alice", "bob"]);
     let both = swap(
