@@ -136,7 +136,7 @@ fn it_decides_over_layers_and_the_overrides_of_the_configuration() {
     assert_eq!(who(&o, "2026-01-08T11:00:00Z"), "alice");
     let rung = o.resolve("schedule:primary", at("2026-01-07T12:00:00Z"));
     assert_eq!(rung.targets[0].receiver, "bob-phone");
-    assert_eq!(rung.why, "schedule primary: bob (override by ann: dentist)");
+    assert_eq!(rung.why.as_deref(), Some("schedule primary: bob (override by ann: dentist)"));
 }
 
 #[test]
