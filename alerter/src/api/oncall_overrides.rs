@@ -12,6 +12,7 @@ use stepwatch_model::time::Ts;
 use stepwatch_respond::oncall::{
     Moment, OnCall, OverridePhase, OverrideRecord, OverrideRefusal, OverrideWanted, Turn, WantedCover,
 };
+use stepwatch_respond::route::WayName;
 use stepwatch_wire::words;
 use utoipa::ToSchema;
 
@@ -23,6 +24,7 @@ use super::made;
 use super::state::Api;
 use super::view::{CoverView, OverrideList, OverrideView, OverrideWish, SwapWish, TurnWish, When};
 use crate::config::wakes_not;
+use crate::read_model::Routing;
 use crate::runtime::{Command, OverrideCommand};
 
 type Result<T> = core::result::Result<T, ApiError>;
@@ -169,6 +171,13 @@ pub(crate) fn times(from: Option<&str>, until: &str) -> Result<(Option<Moment>, 
     Ok((from, moment("until", until)?))
 }
 
+/// The way of pages to a schedule that wakes its people, if it would not wake this user. `None` also
+/// for whoever has no receiver at all, because an override by such a user has no effect.
+pub(crate) fn sleeps_through(routing: &Routing, schedule: &str, user: &str) -> Option<WayName> {
+    let reached = routing.config.oncall.users.iter().any(|u| u.name == user && !u.notify.is_empty());
+    if reached { wakes_not(&routing.config, &routing.router, schedule, user) } else { None }
+}
+
 impl Api {
     /// Who is on call when, by what decides pages: the published state may lack an override whose
     /// author already has the answer.
@@ -220,11 +229,7 @@ impl Api {
         let routing = self.runtime.read_model.routing();
         let schedule = &wanted.schedule;
         for user in wanted.covers.iter().map(|cover| &cover.user) {
-            // Whoever does not exist, or has no receiver, is refused with another reason.
-            if !routing.config.oncall.users.iter().any(|u| u.name == *user && !u.notify.is_empty()) {
-                continue;
-            }
-            if let Some(way) = wakes_not(&routing.config, &routing.router, schedule, user) {
+            if let Some(way) = sleeps_through(&routing, schedule, user) {
                 let pagers = routing.config.waking.join(" and ");
                 return Err(ApiError::bad_request(format!(
                     "pages go to schedule {schedule} ({way}), and none of the receivers of {user:?} wakes anybody; \

@@ -24,8 +24,9 @@ use crate::api::auth::Caller;
 use crate::api::error::ApiError;
 use crate::api::extract::Asked;
 use crate::api::oncall::{OnCallView, ScheduleView};
-use crate::api::oncall_overrides::times;
+use crate::api::oncall_overrides::{sleeps_through, times};
 use crate::api::view::{CoverView, OverrideView};
+use crate::read_model::Routing;
 use crate::simulation::{Simulated, simulate};
 
 /// The days of a plan, and the most shifts that are shown per schedule.
@@ -64,6 +65,8 @@ struct OverrideRow {
     active: bool,
     /// It has no effect in this configuration.
     void: bool,
+    /// A page that goes to the schedule would not wake a person of it.
+    sleeps: bool,
     stored: bool,
 }
 
@@ -212,7 +215,10 @@ async fn whole(
     let (status, reason) = alarm.map_or((StatusCode::OK, None), |why| (why.status, Some(why.message)));
     let Content { asks, steps, takeover } = content;
     let overrides = api.overrides();
-    let row = |schedule| ScheduleRow::of(schedule, &oncall, &overrides, takeover.as_ref(), now);
+    let routing = api.runtime.read_model.routing();
+    let row = |schedule| {
+        ScheduleRow::of(schedule, &oncall, (overrides.as_slice(), routing.as_ref()), takeover.as_ref(), now)
+    };
     let able = oncall.config().users.iter().filter(|user| !user.notify.is_empty());
     let shown_page = OnCallPage {
         schedules: plan.schedules.into_iter().map(row).collect(),
@@ -295,7 +301,7 @@ impl ScheduleRow {
     fn of(
         schedule: ScheduleView,
         oncall: &OnCall,
-        overrides: &[OverrideView],
+        (overrides, routing): (&[OverrideView], &Routing),
         refused: Option<&Takeover>,
         now: Ts,
     ) -> Self {
@@ -321,7 +327,7 @@ impl ScheduleRow {
             until: schedule.until.map(|at| format!("{} ({})", clock(at.0), until(now, at.0))),
             stale: schedule.calendar.as_ref().is_some_and(|calendar| calendar.stale),
             shifts: schedule.shifts.iter().skip(1).take(MAX_SHIFTS).map(shift).collect(),
-            overrides: unended.map(|o| OverrideRow::of(o, &zone)).collect(),
+            overrides: unended.map(|o| OverrideRow::of(o, &zone, routing)).collect(),
             takeover: refused.cloned().unwrap_or_else(usual),
             typed: refused.is_some(),
             fallback: names(&schedule.fallback),
@@ -333,7 +339,7 @@ impl ScheduleRow {
 }
 
 impl OverrideRow {
-    fn of(o: &OverrideView, zone: &Zone) -> Self {
+    fn of(o: &OverrideView, zone: &Zone, routing: &Routing) -> Self {
         let cover = |cover: &CoverView| CoverRow {
             who: match &cover.replaces {
                 Some(name) => format!("{} for {name}", cover.user),
@@ -349,6 +355,7 @@ impl OverrideRow {
             note: o.note.clone(),
             active: o.state == OverridePhase::Active && o.effective,
             void: !o.effective,
+            sleeps: o.covers.iter().any(|c| sleeps_through(routing, &o.schedule, &c.user).is_some()),
             stored: o.stored,
         }
     }
