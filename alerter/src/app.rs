@@ -304,8 +304,8 @@ impl App {
         }
     }
 
-    /// Warns of overrides by which pages wake nobody, because this configuration lacks the pager of a
-    /// person. Such an override is refused when it is made.
+    /// Warns of overrides by which pages wake nobody, because this configuration lacks the pager of
+    /// a person. Such an override is refused when it is made.
     fn warn_of_sleepers(&self) {
         let (read_model, now) = (&self.runtime.read_model, self.runtime.clock.now());
         let (routing, overrides) = (read_model.routing(), read_model.overrides());

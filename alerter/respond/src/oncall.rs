@@ -215,8 +215,8 @@ impl OnCall {
         Self { overrides, ..self.clone() }
     }
 
-    /// Whether the schedule of an override exists, all who take over can be notified, and whoever is
-    /// replaced still exists.
+    /// Whether the schedule of an override exists, all who take over can be notified, and whoever
+    /// is replaced still exists.
     pub fn is_effective(&self, record: &OverrideRecord) -> bool {
         let replaced = |cover: &Cover| cover.replaces.as_ref().is_none_or(|name| self.user(name).is_some());
         self.schedule(&record.schedule).is_some()

@@ -171,8 +171,8 @@ pub(crate) fn times(from: Option<&str>, until: &str) -> Result<(Option<Moment>, 
     Ok((from, moment("until", until)?))
 }
 
-/// The way of pages to a schedule that wakes its people, if it would not wake this user. `None` also
-/// for whoever has no receiver at all, because an override by such a user has no effect.
+/// The way of pages to a schedule that wakes its people, if it would not wake this user. `None`
+/// also for whoever has no receiver at all, because an override by such a user has no effect.
 pub(crate) fn sleeps_through(routing: &Routing, schedule: &str, user: &str) -> Option<WayName> {
     let reached = routing.config.oncall.users.iter().any(|u| u.name == user && !u.notify.is_empty());
     if reached { wakes_not(&routing.config, &routing.router, schedule, user) } else { None }

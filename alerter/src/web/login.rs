@@ -157,7 +157,7 @@ pub(crate) fn instead(method: &Method, uri: &Uri, headers: &HeaderMap) -> Option
         }
         // The login itself says what was wrong.
         Method::POST if uri.path() != LOGIN => {
-            // A challenge would open a dialog for a password, which people of a provider do not have.
+            // A challenge would open a dialog for a password, which people of a provider lack.
             let page = page_of_form(headers).unwrap_or_else(|| "/".to_owned());
             query.append_pair("next", &page).append_pair(UNSENT, "yes");
         }
@@ -206,7 +206,9 @@ mod tests {
     fn a_form_without_a_session_leads_to_the_login_and_back_to_its_page() {
         let to = |referer: Option<&str>| {
             let mut headers = HeaderMap::from_iter([(ACCEPT, "text/html,*/*".parse().unwrap())]);
-            headers.extend(referer.map(|page| (REFERER, page.parse().unwrap())));
+            if let Some(page) = referer {
+                headers.insert(REFERER, page.parse().unwrap());
+            }
             let response = instead(&Method::POST, &"/incidents/abc/ack".parse().unwrap(), &headers).unwrap();
             assert!(!response.headers().contains_key("www-authenticate"));
             (response.status().as_u16(), response.headers()["location"].to_str().unwrap().to_owned())
