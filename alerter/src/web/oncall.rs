@@ -258,7 +258,12 @@ impl Asks {
         // What a run declared decides its way, and its cost the levels.
         let view = api.runtime.views.get();
         let known = view.runs.iter().find(|known| known.run == *run);
-        let known = known.filter(|run| caller.sees(&routing.labels(run)));
+        let named = || routing.with_team(Labels::from([("run".to_owned(), run.to_owned())]));
+        let own = known.map_or_else(named, |run| routing.labels(run));
+        if let Some(limits) = caller.token_scope().filter(|limits| !limits.admits(&own)) {
+            let message = format!("this token is limited to {limits}: name a run of those");
+            return Err(ApiError { status: StatusCode::FORBIDDEN, message });
+        }
         let (gpus, labels) =
             known.map_or_else(|| (Some(1), Labels::new()), |run| (run.gpus, run.labels.clone()));
         let simulated = Simulated {

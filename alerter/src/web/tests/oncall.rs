@@ -100,3 +100,23 @@ async fn the_simulation_of_a_run_goes_by_what_the_run_declared() {
     let seen = browser.get("/oncall?severity=page&kind=gpu_fault&run=llama&node=gpu-042").await;
     assert!(seen.has("<b>hook for alice</b>"), "{}", seen.html);
 }
+
+/// A simulation shows routes, receivers and people.
+#[tokio::test]
+async fn a_limited_token_simulates_only_what_it_may_see() {
+    let tokens = "\napi: {tokens: [{name: llama, token_file: llama, scopes: [read], runs: ['llama-*']}]}";
+    let secret = "0123456789abcdef-llama".to_owned();
+    let app = TestApp::start_with(&format!("{tokens}{SCHEDULES}"), &[("llama", secret.clone())]).await;
+    let get = async |run: &str| {
+        let url = format!("{}/oncall?severity=page&run={run}", app.url);
+        let answer = reqwest::Client::new().get(url).bearer_auth(&secret).send().await.unwrap();
+        (answer.status().as_u16(), answer.text().await.unwrap())
+    };
+    let (status, page) = get("llama-70b").await;
+    assert!(status == 200 && page.contains("<b>hook for alice</b>"), "{page}");
+    for other in ["", "mistral"] {
+        let (status, page) = get(other).await;
+        assert!(status == 403 && page.contains("limited to runs llama-*"), "{other}: {page}");
+        assert!(!page.contains("<b>hook for alice</b>"), "{other}: {page}");
+    }
+}
