@@ -155,6 +155,8 @@ pub(crate) fn instead(method: &Method, uri: &Uri, headers: &HeaderMap) -> Option
             let wanted = uri.path_and_query().map_or("/", |path| path.as_str());
             query.append_pair("next", wanted);
         }
+        // The session that was to end has ended.
+        Method::POST if uri.path() == LOGOUT => return Some(see(LOGIN)),
         // The login itself says what was wrong.
         Method::POST if uri.path() != LOGIN => {
             // A challenge would open a dialog for a password, which people of a provider lack.
@@ -221,6 +223,8 @@ mod tests {
         assert!(instead(&Method::POST, &"/incidents/abc/ack".parse().unwrap(), &HeaderMap::new()).is_none());
         let html = HeaderMap::from_iter([(ACCEPT, "text/html,*/*".parse().unwrap())]);
         assert!(instead(&Method::POST, &"/login".parse().unwrap(), &html).is_none());
+        let ended = instead(&Method::POST, &"/logout".parse().unwrap(), &html).unwrap();
+        assert_eq!(ended.headers()["location"], "/login");
     }
 
     #[test]
