@@ -20,6 +20,7 @@ pub mod events;
 pub(crate) mod extract;
 pub mod incident_actions;
 mod incidents;
+mod made;
 pub mod nodes;
 pub mod oncall;
 pub(crate) mod oncall_overrides;

@@ -23,6 +23,7 @@ use stepwatch_kit::serve::{self, Hosts, Limits, ListenAddr, Pass};
 use stepwatch_kit::shutdown::{Shutdown, Trigger};
 use stepwatch_kit::web_config::WebConfig;
 use stepwatch_model::time::{Span, Ts};
+use stepwatch_respond::oncall::OverridePhase;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
@@ -30,6 +31,7 @@ use tokio::task::JoinHandle;
 
 use crate::access::Keyring;
 use crate::api::auth::Gate;
+use crate::api::oncall_overrides::sleeps_through;
 use crate::api::{Api, MAX_ALERTS_BODY};
 use crate::audit::{self, AuditLog, Door, Entry};
 use crate::bulkhead::{self, Bulkhead};
@@ -301,6 +303,7 @@ impl App {
     pub async fn run(mut self, shutdown: Shutdown) -> Result<Ended, RunError> {
         let (mut served, mut ended) = (None, Ended::Stopped);
         let store = self.store.clone();
+        self.warn_of_sleepers();
         loop {
             tokio::select! {
                 () = shutdown.wait() => break,
@@ -382,6 +385,7 @@ impl App {
         self.gate.replace(config.keyring, config.oidc, config.file.external_url.as_deref());
         self.audit.configure(config.file.audit.clone());
         self.file = config.file;
+        self.warn_of_sleepers();
         tracing::info!("configuration reloaded");
         Ok(())
     }
@@ -392,6 +396,28 @@ impl App {
         match done {
             Ok(()) => entry,
             Err(why) => entry.saying(why).came_to(audit::Outcome::Failed),
+        }
+    }
+
+    /// Warns of overrides by which pages wake nobody, because this configuration lacks the pager of
+    /// a person. Such an override is refused when it is made.
+    fn warn_of_sleepers(&self) {
+        let (read_model, now) = (&self.runtime.read_model, self.runtime.clock.now());
+        let (routing, overrides) = (read_model.routing(), read_model.overrides());
+        for record in overrides.all().filter(|record| record.phase(now) != OverridePhase::Over) {
+            for cover in &record.covers {
+                if let Some(way) = sleeps_through(&routing, &record.schedule, &cover.user) {
+                    tracing::warn!(
+                        id = record.id,
+                        schedule = record.schedule,
+                        user = cover.user,
+                        %way,
+                        by = record.created_by,
+                        "an override of who is on call wakes nobody: pages go to its schedule, and no receiver of \
+                         the person wakes anybody"
+                    );
+                }
+            }
         }
     }
 

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use stepwatch_kit::config::Secret;
 use stepwatch_model::time::Span;
-use tokio::sync::{Mutex, Semaphore};
+use tokio::sync::Semaphore;
 
 use crate::access::sessions::Credential;
 use crate::access::{Grant, Scopes, TokenScope};
@@ -75,7 +75,7 @@ pub(crate) struct Person {
 pub struct Oidc {
     settings: Settings,
     http: Http,
-    known: Mutex<Known>,
+    known: Known,
     exchanges: Semaphore,
 }
 
@@ -87,7 +87,7 @@ impl Oidc {
         let encoded = |secret: &Secret| Secret::new(claims::encoded(secret.expose()));
         let secrets = settings.client_secret.iter().flat_map(|secret| [secret.clone(), encoded(secret)]);
         let http = Http::new("the provider", secrets.collect())?;
-        Ok(Self { settings, http, known: Mutex::default(), exchanges: Semaphore::new(MAX_EXCHANGES) })
+        Ok(Self { settings, http, known: Known::default(), exchanges: Semaphore::new(MAX_EXCHANGES) })
     }
 
     pub(crate) fn label(&self) -> &str {

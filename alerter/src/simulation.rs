@@ -4,7 +4,7 @@
 
 use stepwatch_engine::{DryRun, Engine};
 use stepwatch_model::time::{Span, Ts};
-use stepwatch_model::{Kind, Severity};
+use stepwatch_model::{Kind, Labels, Severity};
 use stepwatch_respond::config::ResponderConfig;
 use stepwatch_respond::effect::{Effect, IncidentAction, Input};
 use stepwatch_respond::oncall::OnCall;
@@ -21,6 +21,9 @@ pub(crate) struct Simulated<'a> {
     pub(crate) node: Option<&'a str>,
     pub(crate) kind: Kind,
     pub(crate) severity: Severity,
+    /// The GPUs of the run, if they are known, and the labels that it declared.
+    pub(crate) gpus: Option<u32>,
+    pub(crate) labels: &'a Labels,
     pub(crate) begin: Ts,
     /// When a person acknowledges; `None` if nobody does.
     pub(crate) ack: Option<Ts>,
@@ -35,11 +38,11 @@ pub(crate) fn simulate(
     what: &Simulated<'_>,
     mut keep: impl FnMut(Ts, &mut Vec<Effect>),
 ) {
-    let Simulated { run, node, kind, severity, begin, mut ack, lasts } = *what;
+    let Simulated { run, node, kind, severity, gpus, labels, begin, mut ack, lasts } = *what;
     let mut engine = Engine::new(config.clone());
     engine.adopt_oncall(oncall);
     let mut effects = Vec::new();
-    engine.dry_run(begin, &DryRun { run, node, kind, severity, gpus: 1 }, &mut effects);
+    engine.dry_run(begin, &DryRun { run, node, kind, severity, gpus, labels }, &mut effects);
     keep(begin, &mut effects);
     let end = begin + lasts;
     for _ in 0..MAX_ROUNDS {

@@ -61,9 +61,9 @@ pub struct Target {
 pub struct Resolution {
     /// If empty, the item resolves to nobody, and the caller must notify somebody else.
     pub targets: Vec<Target>,
-    /// `schedule primary: alice (layer weekly)`; empty for a plain receiver, which needs no
+    /// `schedule primary: alice (layer weekly)`; `None` for a plain receiver, which needs no
     /// explanation.
-    pub why: String,
+    pub why: Option<String>,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -215,10 +215,12 @@ impl OnCall {
         Self { overrides, ..self.clone() }
     }
 
-    /// Whether the schedule of an override exists, and all of its people can be notified.
+    /// Whether the schedule of an override exists, all who take over can be notified, and whoever
+    /// is replaced still exists.
     pub fn is_effective(&self, record: &OverrideRecord) -> bool {
+        let replaced = |cover: &Cover| cover.replaces.as_ref().is_none_or(|name| self.user(name).is_some());
         self.schedule(&record.schedule).is_some()
-            && record.covers.iter().all(|cover| self.reaches(&cover.user))
+            && record.covers.iter().all(|cover| self.reaches(&cover.user) && replaced(cover))
     }
 
     /// The overrides that are not over at `now`, and have no effect, or only half of a swap: a new
@@ -249,19 +251,15 @@ impl OnCall {
         }
         if let Some(name) = item.strip_prefix(USER) {
             let targets = self.of_user(name);
-            let why = if targets.is_empty() {
-                format!("user {name} has no receiver")
-            } else {
-                item.replace(':', " ")
-            };
-            return Resolution { targets, why };
+            let none = if targets.is_empty() { " has no receiver" } else { "" };
+            return Resolution { targets, why: Some(format!("user {name}{none}")) };
         }
-        Resolution { targets: vec![Target { receiver: item.to_owned(), user: None }], why: String::new() }
+        Resolution { targets: vec![Target { receiver: item.to_owned(), user: None }], why: None }
     }
 
     fn of_schedule(&self, name: &str, at: Ts) -> Resolution {
         let Some(schedule) = self.schedule(name) else {
-            return Resolution { targets: Vec::new(), why: format!("there is no schedule {name}") };
+            return Resolution { targets: Vec::new(), why: Some(format!("there is no schedule {name}")) };
         };
         let Duty { users, by } = schedule.duty(at, self.roster(name), &self.acting(name, at, at));
         let targets = distinct(users.iter().flat_map(|user| self.of_user(user)));
@@ -274,14 +272,14 @@ impl OnCall {
             said = format!("{said}; {doubt}");
         }
         if !targets.is_empty() {
-            return Resolution { targets, why: said };
+            return Resolution { targets, why: Some(said) };
         }
         let unreachable = if users.is_empty() { "" } else { ", whom no receiver reaches" };
         // A fallback that names a schedule could recurse for ever.
         let items = schedule.fallback.iter().filter(|item| !item.starts_with(SCHEDULE));
         let targets = distinct(items.flat_map(|item| self.resolve(item, at).targets));
         let instead = if targets.is_empty() { String::new() } else { ", so its fallback is notified".into() };
-        Resolution { targets, why: format!("{said}{unreachable}{instead}") }
+        Resolution { targets, why: Some(format!("{said}{unreachable}{instead}")) }
     }
 
     fn of_user(&self, name: &str) -> Vec<Target> {

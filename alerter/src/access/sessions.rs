@@ -7,7 +7,7 @@
 
 use core::fmt;
 use std::collections::BTreeMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use sha2::{Digest as _, Sha256};
@@ -22,12 +22,15 @@ const MAX_SESSIONS: usize = 10_000;
 /// The number of random bytes of a session.
 const BYTES: usize = 32;
 
-/// The most refused logins from one address within [`WITHIN`]; further logins are refused
+/// The most refused logins of one kind from one address within [`WITHIN`]; further ones are refused
 /// unchecked.
 const MAX_REFUSED: u32 = 10;
 const WITHIN: Span = Span::secs(60);
 /// The most addresses whose refused logins are counted; with more, the oldest are dropped.
 const MAX_ADDRESSES: usize = 4096;
+
+/// The bits by which IPv6 addresses are counted: each client has a network of 64 bits.
+const NETWORK: u128 = !0 << 64;
 
 type Hash = [u8; 32];
 
@@ -49,6 +52,16 @@ pub(crate) enum Credential {
     },
 }
 
+/// How somebody logs in. Each kind is counted apart: behind a proxy all people have one address,
+/// and whoever guesses passwords must not keep them from their provider.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum LoginKind {
+    /// A token, or a name with a password.
+    Password,
+    /// The code of an OpenID Connect provider.
+    Code,
+}
+
 /// The value of a session cookie, which is a secret: it gives access to the session.
 pub(crate) struct SessionId(String);
 
@@ -58,7 +71,7 @@ pub(crate) struct Sessions(Mutex<Inner>);
 #[derive(Debug, Default)]
 struct Inner {
     begun: BTreeMap<Hash, Session>,
-    refused: BTreeMap<Option<IpAddr>, Refused>,
+    refused: BTreeMap<(LoginKind, Option<IpAddr>), Refused>,
 }
 
 #[derive(Debug)]
@@ -156,13 +169,17 @@ impl Sessions {
     }
 
     /// Whether a login from this address is checked; otherwise the seconds until one is.
-    pub(crate) fn admits_login(&self, from: Option<IpAddr>, now: Ts) -> Result<(), i64> {
+    pub(crate) fn admits_login(&self, kind: LoginKind, from: Option<IpAddr>, now: Ts) -> Result<(), i64> {
         let inner = self.inner();
-        let refused = inner.refused.get(&from).filter(|r| r.count >= MAX_REFUSED && now - r.since < WITHIN);
+        let refused = inner
+            .refused
+            .get(&(kind, from.map(network)))
+            .filter(|r| r.count >= MAX_REFUSED && now - r.since < WITHIN);
         refused.map_or(Ok(()), |r| Err((WITHIN.0 - (now - r.since).0.max(0)).max(1) / 1000 + 1))
     }
 
-    pub(crate) fn refused_login(&self, from: Option<IpAddr>, now: Ts) {
+    pub(crate) fn refused_login(&self, kind: LoginKind, from: Option<IpAddr>, now: Ts) {
+        let from = (kind, from.map(network));
         let mut inner = self.inner();
         if inner.refused.len() >= MAX_ADDRESSES && !inner.refused.contains_key(&from) {
             inner.refused.retain(|_, r| now - r.since < WITHIN);
@@ -181,6 +198,14 @@ impl Sessions {
 
     fn inner(&self) -> MutexGuard<'_, Inner> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The address by which a client is counted.
+fn network(of: IpAddr) -> IpAddr {
+    match of {
+        IpAddr::V4(_) => of,
+        IpAddr::V6(ip) => IpAddr::V6(Ipv6Addr::from(u128::from(ip) & NETWORK)),
     }
 }
 
@@ -273,15 +298,22 @@ mod tests {
         let sessions = Sessions::default();
         let from = |n: u8| Some(IpAddr::from([10, 0, 0, n]));
         for _ in 0..MAX_REFUSED {
-            assert!(sessions.admits_login(from(1), NOW).is_ok());
-            sessions.refused_login(from(1), NOW);
+            assert!(sessions.admits_login(LoginKind::Password, from(1), NOW).is_ok());
+            sessions.refused_login(LoginKind::Password, from(1), NOW);
         }
-        assert_eq!(sessions.admits_login(from(1), NOW), Err(61));
-        assert_eq!(sessions.admits_login(from(1), NOW + Span::secs(59)), Err(2));
-        assert!(sessions.admits_login(from(2), NOW).is_ok(), "not of others");
-        assert!(sessions.admits_login(from(1), NOW + WITHIN).is_ok());
+        assert_eq!(sessions.admits_login(LoginKind::Password, from(1), NOW), Err(61));
+        assert_eq!(sessions.admits_login(LoginKind::Password, from(1), NOW + Span::secs(59)), Err(2));
+        assert!(sessions.admits_login(LoginKind::Password, from(2), NOW).is_ok(), "not of others");
+        assert!(sessions.admits_login(LoginKind::Code, from(1), NOW).is_ok(), "nor of the provider");
+        assert!(sessions.admits_login(LoginKind::Password, from(1), NOW + WITHIN).is_ok());
+        let of = |text: &str| Some(text.parse::<IpAddr>().unwrap());
+        for n in 0..MAX_REFUSED {
+            sessions.refused_login(LoginKind::Password, of(&format!("2001:db8::{n}")), NOW);
+        }
+        assert!(sessions.admits_login(LoginKind::Password, of("2001:db8::ffff"), NOW).is_err());
+        assert!(sessions.admits_login(LoginKind::Password, of("2001:db8:0:1::"), NOW).is_ok());
         for n in 0..=MAX_ADDRESSES as u32 {
-            sessions.refused_login(Some(IpAddr::from(n.to_be_bytes())), NOW);
+            sessions.refused_login(LoginKind::Password, Some(IpAddr::from(n.to_be_bytes())), NOW);
         }
         assert!(sessions.inner().refused.len() <= MAX_ADDRESSES);
     }

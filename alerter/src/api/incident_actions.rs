@@ -237,21 +237,26 @@ impl Said {
 impl Api {
     /// Applies a person's action to an incident, and returns the incident when that is durable.
     pub(crate) async fn answer(&self, caller: &Caller, id: &str, said: Said) -> Result<IncidentView> {
+        let incident = self.answered(caller, id, &said).await?;
+        Ok(IncidentView { signed: Some(caller.signs(&said.by)), ..incident })
+    }
+
+    async fn answered(&self, caller: &Caller, id: &str, said: &Said) -> Result<IncidentView> {
         let record = match self.find(caller, id).await {
             Err(err) if err.status == StatusCode::NOT_FOUND => {
-                return self.answer_unrecorded(caller, id, &said).await?.ok_or(err);
+                return self.answer_unrecorded(caller, id, said).await?.ok_or(err);
             }
             found => found?,
         };
         let incident = record.id.clone();
         if matches!(said.action, IncidentAction::Note(_)) {
-            hand_over(self, caller, &incident, &said).await?;
+            hand_over(self, caller, &incident, said).await?;
             return Ok(record.into());
         }
         if let Some(settled) = said.settled(&record) {
             return settled.map(|()| record.into());
         }
-        if let Some(record) = hand_over(self, caller, &incident, &said).await? {
+        if let Some(record) = hand_over(self, caller, &incident, said).await? {
             return Ok((*record).into());
         }
         // The incident resolved between the lookup and the action.

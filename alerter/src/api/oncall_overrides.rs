@@ -12,6 +12,7 @@ use stepwatch_model::time::Ts;
 use stepwatch_respond::oncall::{
     Moment, OnCall, OverridePhase, OverrideRecord, OverrideRefusal, OverrideWanted, Turn, WantedCover,
 };
+use stepwatch_respond::route::WayName;
 use stepwatch_wire::words;
 use utoipa::ToSchema;
 
@@ -19,15 +20,16 @@ use super::auth::Caller;
 use super::doc::errors::{BadRequest, Broken, Full, NotFound, NotJson, TooLarge};
 use super::error::ApiError;
 use super::extract::{Asked, Named, Sent};
+use super::made;
 use super::state::Api;
 use super::view::{CoverView, OverrideList, OverrideView, OverrideWish, SwapWish, TurnWish, When};
 use crate::config::wakes_not;
-use crate::runtime::{Command, OverrideCommand, fresh_id};
+use crate::read_model::Routing;
+use crate::runtime::{Command, OverrideCommand};
 
 type Result<T> = core::result::Result<T, ApiError>;
 
-/// The most characters of the author's name.
-const MAX_AUTHOR: usize = 200;
+const KIND: &str = "override";
 
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
 #[serde(deny_unknown_fields)]
@@ -156,7 +158,7 @@ pub(super) async fn remove(
     caller: Caller,
     Named(id): Named,
 ) -> Result<Json<OverrideView>> {
-    let id = api.override_named(&id)?;
+    let id = made::named(KIND, &id, api.overrides().iter().map(|o| o.id.as_str()))?;
     api.end_override(&caller, "", &id).await.map(Json)
 }
 
@@ -169,8 +171,11 @@ pub(crate) fn times(from: Option<&str>, until: &str) -> Result<(Option<Moment>, 
     Ok((from, moment("until", until)?))
 }
 
-fn unknown(id: &str) -> ApiError {
-    ApiError::not_found(format!("there is no override {id:?}"))
+/// The way of pages to a schedule that wakes its people, if it would not wake this user. `None`
+/// also for whoever has no receiver at all, because an override by such a user has no effect.
+pub(crate) fn sleeps_through(routing: &Routing, schedule: &str, user: &str) -> Option<WayName> {
+    let reached = routing.config.oncall.users.iter().any(|u| u.name == user && !u.notify.is_empty());
+    if reached { wakes_not(&routing.config, &routing.router, schedule, user) } else { None }
 }
 
 impl Api {
@@ -200,16 +205,10 @@ impl Api {
     ) -> Result<OverrideView> {
         self.may_decide(caller, &wanted.schedule)?;
         self.must_wake(&wanted)?;
-        wanted.created_by = words::into_line(wanted.created_by);
+        wanted.created_by = made::author(wanted.created_by)?;
         wanted.note = words::into_line(wanted.note);
         wanted.note = wanted.note.trim().into();
-        // The name that authentication adds must not replace a missing author.
-        if wanted.created_by.trim().is_empty() || wanted.created_by.chars().count() > MAX_AUTHOR {
-            return Err(ApiError::bad_request(format!(
-                "author: must be a name of 1 to {MAX_AUTHOR} characters"
-            )));
-        }
-        let fresh = fresh_id().map_err(|_| ApiError::unavailable("the system has no randomness"))?;
+        let fresh = made::fresh()?;
         let action = if wanted.covers.len() > 1 { "swap" } else { "override" };
         let entry = caller.audit(&wanted.created_by, action, &fresh).saying(&described(&wanted));
         wanted.created_by = caller.signs(&wanted.created_by);
@@ -230,11 +229,7 @@ impl Api {
         let routing = self.runtime.read_model.routing();
         let schedule = &wanted.schedule;
         for user in wanted.covers.iter().map(|cover| &cover.user) {
-            // Whoever does not exist, or has no receiver, is refused with another reason.
-            if !routing.config.oncall.users.iter().any(|u| u.name == *user && !u.notify.is_empty()) {
-                continue;
-            }
-            if let Some(way) = wakes_not(&routing.config, &routing.router, schedule, user) {
+            if let Some(way) = sleeps_through(&routing, schedule, user) {
                 let pagers = routing.config.waking.join(" and ");
                 return Err(ApiError::bad_request(format!(
                     "pages go to schedule {schedule} ({way}), and none of the receivers of {user:?} wakes anybody; \
@@ -248,13 +243,13 @@ impl Api {
     /// Ends an override, and waits until that is durable.
     pub(crate) async fn end_override(&self, caller: &Caller, by: &str, id: &str) -> Result<OverrideView> {
         let overrides = self.runtime.read_model.overrides();
-        let had = overrides.get(id).ok_or_else(|| unknown(id))?;
+        let had = overrides.get(id).ok_or_else(|| made::unknown(KIND, id))?;
         self.may_decide(caller, &had.schedule)?;
         let entry = caller.audit(by, "expire", id).saying(&format!("override of schedule {}", had.schedule));
         let by = entry.actor.clone();
         tracing::info!(id, by, "remove an on-call override");
         let command = |reply| Command::Override(OverrideCommand::Remove { id: id.to_owned(), by, reply });
-        let after = self.runtime.ask(entry, command).await?.ok_or_else(|| unknown(id))?;
+        let after = self.runtime.ask(entry, command).await?.ok_or_else(|| made::unknown(KIND, id))?;
         Ok(self.shown(&after, &self.oncall(), self.runtime.clock.now()))
     }
 
@@ -270,20 +265,6 @@ impl Api {
              it needs a token without limits, or routes that lead only those to the schedule"
         );
         Err(ApiError { status: StatusCode::FORBIDDEN, message })
-    }
-
-    /// The override with this id, or with this unique prefix of an id.
-    fn override_named(&self, id: &str) -> Result<String> {
-        let all = self.overrides();
-        let mut named = all.iter().filter(|o| !id.is_empty() && o.id.starts_with(id));
-        match (named.next(), named.next()) {
-            (Some(one), None) => Ok(one.id.clone()),
-            (Some(_), Some(_)) if all.iter().any(|o| o.id == id) => Ok(id.to_owned()),
-            (Some(_), Some(_)) => Err(ApiError::bad_request(format!(
-                "{id:?} begins the ids of more than one override: give more characters"
-            ))),
-            (None, _) => Err(unknown(id)),
-        }
     }
 }
 

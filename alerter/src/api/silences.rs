@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use axum::extract::State;
-use axum::http::StatusCode;
 use axum::response::Json;
 use serde::Deserialize;
 use stepwatch_model::time::{Span, Ts};
@@ -17,18 +16,18 @@ use super::doc::errors::{BadRequest, Broken, Full, NotFound, NotJson, TooLarge};
 use super::doc::{examples, schema};
 use super::error::ApiError;
 use super::extract::{Asked, Named, Sent};
+use super::made;
 use super::state::Api;
 use super::view::{IncidentView, PreviewView, SilenceList, SilenceView, When, WishView};
 use crate::clock::wall;
 use crate::label_names::{Asked as AskedFor, asked};
-use crate::runtime::{Command, Outside, fresh_id};
+use crate::runtime::{Command, Outside};
 use crate::store::Filter;
 
 /// The default and maximum number of days that a preview looks back.
 const PREVIEW_DAYS: u32 = 7;
 const PREVIEW_DAYS_MAX: u32 = 90;
-/// The most characters of the author's name.
-const MAX_AUTHOR: usize = 200;
+const KIND: &str = "silence";
 /// The most incidents that a preview examines.
 const PREVIEW_INCIDENTS: u32 = 5000;
 
@@ -188,7 +187,7 @@ pub(super) async fn expire(
 ) -> Result<Json<SilenceView>> {
     let id = api.silence_named(&caller, &id)?;
     api.expire(&caller, &id).await?;
-    let now = api.runtime.read_model.silence(&id).ok_or_else(|| unknown(&id))?;
+    let now = api.runtime.read_model.silence(&id).ok_or_else(|| made::unknown(KIND, &id))?;
     Ok(Json(SilenceView::from_silence(&now, wall(), &[])))
 }
 
@@ -211,10 +210,6 @@ pub(super) async fn preview(
 ) -> Result<Json<PreviewView>> {
     let days = wish.days.unwrap_or(PREVIEW_DAYS);
     Ok(Json(api.preview(&caller, &wish.matchers, days).await?))
-}
-
-fn unknown(id: &str) -> ApiError {
-    ApiError::not_found(format!("there is no silence {id:?}"))
 }
 
 impl Api {
@@ -294,15 +289,9 @@ impl Api {
         }
         caller.may_silence(&wanted.matchers)?;
         let warnings = self.doubts(&wanted.matchers).await?;
-        wanted.created_by = words::into_line(wanted.created_by);
+        wanted.created_by = made::author(wanted.created_by)?;
         wanted.comment = words::into_clean(wanted.comment);
-        // The name that authentication adds must not replace a missing author.
-        if wanted.created_by.trim().is_empty() || wanted.created_by.chars().count() > MAX_AUTHOR {
-            return Err(ApiError::bad_request(format!(
-                "author: must be a name of 1 to {MAX_AUTHOR} characters"
-            )));
-        }
-        let fresh = fresh_id().map_err(|_| ApiError::unavailable("the system has no randomness"))?;
+        let fresh = made::fresh()?;
         let id = wanted.id.as_ref().unwrap_or(&fresh);
         let entry = caller.audit(&wanted.created_by, "silence", id);
         let selector = wanted.matchers.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
@@ -317,7 +306,7 @@ impl Api {
         let silenced = silenced.map_err(|refusal| match refusal {
             Refusal::Unknown(why) => ApiError::not_found(why),
             Refusal::Invalid(why) => ApiError::bad_request(why),
-            Refusal::Full(why) => ApiError { status: StatusCode::TOO_MANY_REQUESTS, message: why },
+            Refusal::Full(why) => ApiError::full(why),
         });
         Ok((silenced?, warnings))
     }
@@ -331,28 +320,20 @@ impl Api {
             .runtime
             .ask(entry, |reply| Command::Outside(Outside::Expire { id: id.to_owned(), reply }))
             .await?;
-        had.ok_or_else(|| unknown(id))
+        had.ok_or_else(|| made::unknown(KIND, id))
     }
 
     /// The silence of this id, if the caller may see it.
     pub(crate) fn own_silence(&self, caller: &Caller, id: &str) -> Result<Arc<Silence>> {
         let found = self.runtime.read_model.silence(id).filter(|s| caller.may_silence(&s.matchers).is_ok());
-        found.ok_or_else(|| unknown(id))
+        found.ok_or_else(|| made::unknown(KIND, id))
     }
 
     /// The silence with this id, or with this unique prefix of an id.
     fn silence_named(&self, caller: &Caller, id: &str) -> Result<String> {
         let mut all = self.runtime.read_model.silences(wall());
         all.retain(|s| caller.may_silence(&s.matchers).is_ok());
-        let mut named = all.iter().filter(|s| !id.is_empty() && s.id.starts_with(id));
-        match (named.next(), named.next()) {
-            (Some(one), None) => Ok(one.id.clone()),
-            (Some(_), Some(_)) if all.iter().any(|s| s.id == id) => Ok(id.to_owned()),
-            (Some(_), Some(_)) => Err(ApiError::bad_request(format!(
-                "{id:?} begins the ids of more than one silence: give more characters"
-            ))),
-            (None, _) => Err(unknown(id)),
-        }
+        made::named(KIND, id, all.iter().map(|s| s.id.as_str()))
     }
 
     /// Pairs of suppressor and incident, for all suppressed incidents.

@@ -32,6 +32,7 @@ async fn an_incident_is_notified_listed_acknowledged_and_resolved() {
     let (status, body) = app.post(&ack, JSON, r#"{"by":"bob"}"#).await;
     let again: Value = serde_json::from_str(&body).unwrap();
     assert_eq!((status, &again["acked_by"]), (200, &json!("alice")));
+    assert_eq!((&acked["signed"], &again["signed"]), (&json!("alice"), &json!("bob")));
 
     let resolve = format!("/api/v1/incidents/{id}/resolve");
     for _ in 0..2 {

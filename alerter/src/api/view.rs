@@ -115,6 +115,10 @@ pub struct IncidentView {
     /// A person resolved it and it still fires: when it opens again, unless it is over by then.
     #[serde(default)]
     pub reopens_at: Option<When>,
+    /// In the answer to an action: the name of the person in the history. After an acknowledgement
+    /// it differs from `acked_by` if another person was faster.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub signed: Option<String>,
 }
 
 /// Why an open incident notifies nobody.
@@ -413,6 +417,7 @@ impl From<IncidentRecord> for IncidentView {
             flaps: r.flaps,
             labels: r.labels,
             suppression: r.suppression.map(Into::into),
+            signed: None,
         }
     }
 }

@@ -237,7 +237,7 @@ async fn answer(
     }
     let (already, who, when) = match (&incident.acked_by, incident.acked_at) {
         // Another person was faster: the answer names that person.
-        (Some(first), at) if verb == "ack" && !is_mine(first, me.trim()) => {
+        (Some(first), at) if verb == "ack" && incident.signed.as_ref().is_some_and(|me| me != first) => {
             ("was already ", first.clone(), at.map(|at| format!(" at {}", at.0)).unwrap_or_default())
         }
         _ => ("", me, String::new()),
@@ -254,12 +254,6 @@ async fn answer(
         )?;
     }
     Ok(())
-}
-
-/// Whether a name is the caller's. The alerter puts the name of the token before the one that the
-/// client gives: `api:ops (alice)`.
-fn is_mine(name: &str, me: &str) -> bool {
-    name == me || name.ends_with(&format!(" ({me})")) || name.split_once(':').is_some_and(|(_, n)| n == me)
 }
 
 async fn note(NoteArgs { note, answer: args }: NoteArgs, out: &mut dyn Write) -> Result<(), CliError> {

@@ -19,7 +19,7 @@ use crate::notify::trial::{no_chart, test_message, try_out};
 use crate::notify::{Notifier, line};
 use crate::templates::{Failed, Templates};
 
-/// The prefix of a test's title.
+/// The prefix of a test's title that a template wrote.
 const TEST: &str = "TEST";
 const TITLE_MAX: usize = 150;
 
@@ -138,11 +138,13 @@ fn show(outcomes: &[Outcome<'_>], out: &mut dyn Write) -> std::io::Result<()> {
     outcomes.iter().try_for_each(|o| o.says.as_ref().map_or(Ok(()), |says| says.write(o.receiver, out)))
 }
 
-/// A test message with the receiver's templates. Its title always says that it is a test.
+/// A test message with the receiver's templates. Its title always says that it is a test, as the
+/// built-in one does.
 fn worded(templates: &Templates, receiver: &str, now: Ts) -> (Notification, Vec<Failed>) {
     let mut n = test_message(receiver, now);
+    let built_in = n.message.title.clone();
     let failed = templates.dress(&mut n);
-    if !n.message.title.starts_with(TEST) {
+    if n.message.title != built_in {
         n.message.title = line(&format!("{TEST}: {}", n.message.title), TITLE_MAX);
     }
     (n, failed)

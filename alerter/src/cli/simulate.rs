@@ -11,7 +11,7 @@ use clap::Args;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use stepwatch_model::time::{Span, Ts};
-use stepwatch_model::{Kind, Severity};
+use stepwatch_model::{Kind, Labels, Severity};
 use stepwatch_respond::config::{ResponderConfig, Route};
 use stepwatch_respond::effect::{Action, Effect};
 use stepwatch_respond::oncall::{Moment, OnCall, Zone};
@@ -189,6 +189,9 @@ fn live(args: &SimulateArgs, file: &File, begin: Ts) -> Result<Story, CliError> 
         node: args.node.as_deref(),
         kind: args.kind,
         severity: args.severity,
+        // The price of one is `--burn`.
+        gpus: Some(1),
+        labels: &Labels::new(),
         begin,
         ack: args.ack_after.map(|after| begin + after),
         lasts: args.lasts,

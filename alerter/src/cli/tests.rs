@@ -66,6 +66,7 @@ fn incident() -> IncidentView {
         resolved_as: None,
         silent_since: None,
         reopens_at: None,
+        signed: None,
     }
 }
 

@@ -9,6 +9,7 @@ use reqwest::RequestBuilder;
 use reqwest::header::{ACCEPT, CONTENT_TYPE};
 use serde::Deserialize;
 use serde_json::Value;
+use tokio::sync::Mutex;
 use tokio::time::Instant;
 use url::{Host, Url, form_urlencoded};
 
@@ -18,7 +19,7 @@ use crate::notify::line;
 
 /// How long the configuration and the keys of the provider are used.
 const KEPT: Duration = Duration::from_hours(1);
-/// The time after a failure in which the configuration is not fetched again.
+/// The time after a failure in which the same thing is not fetched again.
 const PAUSE: Duration = Duration::from_secs(1);
 /// The shortest time between two fetches because a key is missing.
 const KEYS_PAUSE: Duration = Duration::from_secs(10);
@@ -32,14 +33,58 @@ const MAX_WORDS: usize = 200;
 const JSON: &str = "application/json";
 const FORM: &str = "application/x-www-form-urlencoded";
 
-/// What is known of the provider.
+/// What is known of the provider. Each part has its own lock, so that whoever begins a login does
+/// not wait for keys that are slow to come.
 #[derive(Debug, Default)]
 pub(super) struct Known {
-    provider: Option<(Instant, Arc<Provider>)>,
+    provider: Mutex<Fetched<Arc<Provider>>>,
+    keys: Mutex<Keys>,
+}
+
+/// What was fetched last.
+#[derive(Debug)]
+struct Fetched<T> {
+    last: Option<(Instant, T)>,
+    /// The last failure, and why.
     failed: Option<(Instant, String)>,
-    keys: Option<(Instant, Arc<[Jwk]>)>,
-    /// The last fetch of the keys because one was missing.
+}
+
+#[derive(Debug, Default)]
+struct Keys {
+    fetched: Fetched<Arc<[Jwk]>>,
+    /// The last fetch because a key was missing.
     missed: Option<Instant>,
+}
+
+impl<T> Default for Fetched<T> {
+    fn default() -> Self {
+        Self { last: None, failed: None }
+    }
+}
+
+impl<T: Clone> Fetched<T> {
+    fn young(&self) -> Option<T> {
+        self.last.as_ref().filter(|(at, _)| at.elapsed() < KEPT).map(|(_, last)| last.clone())
+    }
+
+    /// The reason of a failure that is too recent to ask again.
+    fn failure(&self) -> Option<String> {
+        self.failed.as_ref().filter(|(at, _)| at.elapsed() < PAUSE).map(|(_, why)| why.clone())
+    }
+
+    /// Keeps what was fetched, or that it failed.
+    fn keep(&mut self, fetched: Result<T, String>) -> Result<T, String> {
+        match &fetched {
+            Ok(new) => self.last = Some((Instant::now(), new.clone())),
+            Err(why) => self.failed = Some((Instant::now(), why.clone())),
+        }
+        fetched
+    }
+
+    /// The last one, however old; an error if there is none.
+    fn last_or(&self, why: String) -> Result<T, LoginError> {
+        self.last.as_ref().map(|(_, last)| last.clone()).ok_or(LoginError::Provider(why))
+    }
 }
 
 /// What the provider says of itself.
@@ -77,29 +122,15 @@ pub(super) struct Tokens {
 impl Oidc {
     /// The provider's configuration. While it cannot be renewed, the last one is used.
     pub(super) async fn provider(&self) -> Result<Arc<Provider>, LoginError> {
-        let mut known = self.known.lock().await;
-        if let Some((at, provider)) = &known.provider
-            && at.elapsed() < KEPT
-        {
-            return Ok(Arc::clone(provider));
+        let mut known = self.known.provider.lock().await;
+        if let Some(provider) = known.young() {
+            return Ok(provider);
         }
-        let last = known.provider.as_ref().map(|(_, last)| Arc::clone(last));
-        if let Some((at, why)) = &known.failed
-            && at.elapsed() < PAUSE
-        {
-            return last.ok_or_else(|| LoginError::Provider(why.clone()));
+        if let Some(why) = known.failure() {
+            return known.last_or(why);
         }
-        match self.discover().await {
-            Ok(provider) => {
-                let provider = Arc::new(provider);
-                known.provider = Some((Instant::now(), Arc::clone(&provider)));
-                Ok(provider)
-            }
-            Err(why) => {
-                known.failed = Some((Instant::now(), why.clone()));
-                last.ok_or(LoginError::Provider(why))
-            }
-        }
+        let fetched = self.discover().await.map(Arc::new);
+        known.keep(fetched).or_else(|why| known.last_or(why))
     }
 
     async fn discover(&self) -> Result<Provider, String> {
@@ -193,24 +224,41 @@ impl Oidc {
         })
     }
 
+    /// The provider's keys; `again` if one is missing among them. While they cannot be renewed, the
+    /// last ones are used: the token comes from the provider itself, over TLS.
     async fn keys(&self, provider: &Provider, again: bool) -> Result<Arc<[Jwk]>, LoginError> {
-        let mut known = self.known.lock().await;
-        let young = known.keys.as_ref().filter(|(at, _)| at.elapsed() < KEPT);
+        let mut known = self.known.keys.lock().await;
         let again = again && known.missed.is_none_or(|at| at.elapsed() >= KEYS_PAUSE);
-        if let Some((_, keys)) = young.filter(|_| !again) {
-            return Ok(Arc::clone(keys));
+        if let Some(keys) = known.fetched.young().filter(|_| !again) {
+            return Ok(keys);
         }
+        let known = &mut *known;
+        let fetched = match known.fetched.failure() {
+            Some(why) => Err(why),
+            None => {
+                let fetched = self.fetch_keys(provider).await;
+                known.fetched.keep(fetched)
+            }
+        };
+        match fetched {
+            Ok(keys) => {
+                if again {
+                    known.missed = Some(Instant::now());
+                }
+                Ok(keys)
+            }
+            Err(why) if again => Err(LoginError::Provider(why)),
+            Err(why) => known.fetched.last_or(why),
+        }
+    }
+
+    async fn fetch_keys(&self, provider: &Provider) -> Result<Arc<[Jwk]>, String> {
         let request = self.http.client().get(provider.jwks_uri.clone()).header(ACCEPT, JSON);
-        let set = self.fetch(request, "its keys").await.map_err(LoginError::Provider)?;
+        let set = self.fetch(request, "its keys").await?;
         // Keys of kinds that we do not know are for others.
         let all = set.get("keys").and_then(Value::as_array).into_iter().flatten();
         let readable = all.filter_map(|key| serde_json::from_value::<Jwk>(key.clone()).ok());
-        let keys: Arc<[Jwk]> = readable.take(MAX_KEYS).collect();
-        if again {
-            known.missed = Some(Instant::now());
-        }
-        known.keys = Some((Instant::now(), Arc::clone(&keys)));
-        Ok(keys)
+        Ok(readable.take(MAX_KEYS).collect())
     }
 
     /// Adds what the provider says of a person beside the ID token.

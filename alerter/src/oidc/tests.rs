@@ -129,6 +129,7 @@ async fn an_id_token_that_is_not_ours_begins_nothing() {
         json!({"iss": [provider.url(), "https://evil.example.org"]}),
         json!({"sub": null}),
         json!({"sub": ""}),
+        json!({"sub": "x".repeat(1025)}),
     ] {
         provider.change(|p| p.claims = groups(claims.clone()));
         let why = refused(log_in(&oidc).await);
@@ -163,6 +164,42 @@ async fn keys_that_the_provider_changed_are_fetched() {
         refused(log_in(&oidc).await);
     }
     assert_eq!(fetched(), 2);
+}
+
+#[tokio::test]
+async fn keys_are_used_on_while_they_cannot_be_renewed() {
+    let provider = FakeOidc::start().await;
+    let oidc = oidc(&provider);
+    log_in(&oidc).await.unwrap();
+    tokio::time::pause();
+    tokio::time::advance(Duration::from_hours(1)).await;
+    tokio::time::resume();
+    provider.script().push("jwks", Fault::Status(503));
+    assert_eq!(log_in(&oidc).await.unwrap().name, "ann");
+    // The signature of a key that is not among them is still not believed.
+    provider.change(OidcProvider::rotate);
+    provider.script().push("jwks", Fault::Status(503));
+    let Err(LoginError::Provider(why)) = log_in(&oidc).await else { panic!("no key made this signature") };
+    assert!(why.contains("its keys: HTTP 503"), "{why}");
+}
+
+#[tokio::test]
+async fn keys_that_are_slow_to_come_keep_nobody_from_beginning_a_login() {
+    let provider = FakeOidc::start().await;
+    let oidc = oidc(&provider);
+    let first = attempt();
+    let (code, issuer) = visit(&oidc, &first).await.unwrap();
+    provider.script().push("jwks", Fault::Hang);
+    let waits = oidc.person(&code, Some(&issuer), &first);
+    let begins = async {
+        let asked = || provider.with(|p| p.requests.iter().any(|r| r.path == "/jwks"));
+        wait_for("the request for the keys", async || asked().then_some(())).await;
+        oidc.authorization_url(&attempt()).await
+    };
+    tokio::select! {
+        ended = waits => panic!("{ended:?}"),
+        begun = begins => assert!(begun.is_ok(), "{begun:?}"),
+    }
 }
 
 #[tokio::test]

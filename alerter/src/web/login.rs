@@ -5,11 +5,11 @@ use std::net::SocketAddr;
 
 use askama::Template;
 use axum::extract::{ConnectInfo, RawQuery, Request, State};
-use axum::http::header::{ACCEPT, AUTHORIZATION, RETRY_AFTER, SET_COOKIE};
+use axum::http::header::{ACCEPT, AUTHORIZATION, REFERER, RETRY_AFTER, SET_COOKIE};
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri};
 use axum::response::{IntoResponse as _, Response};
 use axum::{Extension, RequestExt as _};
-use url::form_urlencoded;
+use url::{Position, Url, form_urlencoded};
 
 use super::form::{Fields, is_local, see};
 use super::page::{page, shown};
@@ -17,6 +17,11 @@ use crate::api::auth::{Gate, Refused};
 use crate::api::error::ApiError;
 use crate::oidc::Oidc;
 use crate::signed_paths::{LOGIN, LOGOUT, OIDC};
+
+/// The field of the query of a login to which a form without a session led, and what the page says.
+const UNSENT: &str = "unsent";
+const UNSENT_WORDS: &str = "You are not logged in, or your session has ended: what you sent was not done. \
+                            Log in, and send it again.";
 
 #[derive(Debug, Template)]
 #[template(path = "login.html")]
@@ -37,12 +42,14 @@ pub(super) async fn show(
     headers: HeaderMap,
     RawQuery(query): RawQuery,
 ) -> Response {
-    let next = next_of(query.as_deref().unwrap_or_default());
+    let query = query.as_deref().unwrap_or_default();
+    let next = next_of(query);
     let next = next.as_str();
     if !gate.takes_logins() || gate.session_of(&headers).is_some() {
         return see(next);
     }
-    login_page(&gate, StatusCode::OK, next, "", None)
+    let unsent = form_urlencoded::parse(query.as_bytes()).any(|(name, _)| name == UNSENT);
+    login_page(&gate, StatusCode::OK, next, "", unsent.then_some(UNSENT_WORDS))
 }
 
 /// The page with every way to log in.
@@ -128,9 +135,9 @@ pub(super) fn local(next: &str) -> &str {
     if ours { next } else { "/" }
 }
 
-/// The login page, for a browser that requests a page without credentials. The script of a page
-/// gets a refusal without a challenge, which would open a browser dialog; programs get the refusal
-/// itself.
+/// The login page, for a browser that requests a page or sends a form without credentials. The
+/// script of a page gets a refusal without a challenge, which would open a browser dialog; programs
+/// get the refusal itself.
 pub(crate) fn instead(method: &Method, uri: &Uri, headers: &HeaderMap) -> Option<Response> {
     if headers.contains_key(AUTHORIZATION) || !super::error_page::is_page(uri.path()) {
         return None;
@@ -139,12 +146,33 @@ pub(crate) fn instead(method: &Method, uri: &Uri, headers: &HeaderMap) -> Option
         return Some((StatusCode::UNAUTHORIZED, "the session has ended\n").into_response());
     }
     let accepts = headers.get(ACCEPT).and_then(|v| v.to_str().ok()).unwrap_or_default();
-    if *method != Method::GET || !accepts.contains("text/html") {
+    if !accepts.contains("text/html") {
         return None;
     }
-    let wanted = uri.path_and_query().map_or("/", |path| path.as_str());
-    let query = form_urlencoded::Serializer::new(String::new()).append_pair("next", wanted).finish();
-    Some(see(&format!("{LOGIN}?{query}")))
+    let mut query = form_urlencoded::Serializer::new(String::new());
+    match *method {
+        Method::GET => {
+            let wanted = uri.path_and_query().map_or("/", |path| path.as_str());
+            query.append_pair("next", wanted);
+        }
+        // The session that was to end has ended.
+        Method::POST if uri.path() == LOGOUT => return Some(see(LOGIN)),
+        // The login itself says what was wrong.
+        Method::POST if uri.path() != LOGIN => {
+            // A challenge would open a dialog for a password, which people of a provider lack.
+            let page = page_of_form(headers).unwrap_or_else(|| "/".to_owned());
+            query.append_pair("next", &page).append_pair(UNSENT, "yes");
+        }
+        _ => return None,
+    }
+    Some(see(&format!("{LOGIN}?{}", query.finish())))
+}
+
+/// The path of the page with the form that a browser sends.
+fn page_of_form(headers: &HeaderMap) -> Option<String> {
+    let page = Url::parse(headers.get(REFERER)?.to_str().ok()?).ok()?;
+    let path = &page[Position::BeforePath..Position::AfterQuery];
+    (local(path) == path).then(|| path.to_owned())
 }
 
 #[cfg(test)]
@@ -173,7 +201,30 @@ mod tests {
         script.insert("hx-request", "true".parse().unwrap());
         let refused = instead(&Method::GET, &"/".parse().unwrap(), &script).unwrap();
         assert!(refused.status() == 401 && !refused.headers().contains_key("www-authenticate"));
-        assert!(instead(&Method::POST, &"/".parse().unwrap(), &html).is_none());
+        assert!(instead(&Method::DELETE, &"/".parse().unwrap(), &html).is_none());
+    }
+
+    #[test]
+    fn a_form_without_a_session_leads_to_the_login_and_back_to_its_page() {
+        let to = |referer: Option<&str>| {
+            let mut headers = HeaderMap::from_iter([(ACCEPT, "text/html,*/*".parse().unwrap())]);
+            if let Some(page) = referer {
+                headers.insert(REFERER, page.parse().unwrap());
+            }
+            let response = instead(&Method::POST, &"/incidents/abc/ack".parse().unwrap(), &headers).unwrap();
+            assert!(!response.headers().contains_key("www-authenticate"));
+            (response.status().as_u16(), response.headers()["location"].to_str().unwrap().to_owned())
+        };
+        let page = "https://stepwatch.example.org/incidents/abc?x=1#top";
+        assert_eq!(to(Some(page)), (303, "/login?next=%2Fincidents%2Fabc%3Fx%3D1&unsent=yes".to_owned()));
+        for none in [None, Some("nonsense"), Some("https://x.org//evil.example"), Some("data:text/html,x")] {
+            assert_eq!(to(none).1, "/login?next=%2F&unsent=yes", "{none:?}");
+        }
+        assert!(instead(&Method::POST, &"/incidents/abc/ack".parse().unwrap(), &HeaderMap::new()).is_none());
+        let html = HeaderMap::from_iter([(ACCEPT, "text/html,*/*".parse().unwrap())]);
+        assert!(instead(&Method::POST, &"/login".parse().unwrap(), &html).is_none());
+        let ended = instead(&Method::POST, &"/logout".parse().unwrap(), &html).unwrap();
+        assert_eq!(ended.headers()["location"], "/login");
     }
 
     #[test]

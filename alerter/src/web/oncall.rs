@@ -11,6 +11,7 @@ use serde::Deserialize;
 use stepwatch_model::time::{Span, Ts};
 use stepwatch_model::{Kind, Severity};
 use stepwatch_respond::effect::Effect;
+use stepwatch_respond::matcher::Labels;
 use stepwatch_respond::oncall::{Moment, OnCall, OverridePhase, OverrideWanted, WantedCover, Zone};
 
 use super::form::{Fields, remember, see};
@@ -23,8 +24,9 @@ use crate::api::auth::Caller;
 use crate::api::error::ApiError;
 use crate::api::extract::Asked;
 use crate::api::oncall::{OnCallView, ScheduleView};
-use crate::api::oncall_overrides::times;
+use crate::api::oncall_overrides::{sleeps_through, times};
 use crate::api::view::{CoverView, OverrideView};
+use crate::read_model::Routing;
 use crate::simulation::{Simulated, simulate};
 
 /// The days of a plan, and the most shifts that are shown per schedule.
@@ -63,6 +65,8 @@ struct OverrideRow {
     active: bool,
     /// It has no effect in this configuration.
     void: bool,
+    /// A page that goes to the schedule would not wake a person of it.
+    sleeps: bool,
     stored: bool,
 }
 
@@ -136,7 +140,7 @@ pub(super) async fn show(
     let simulated = if asks.severity.is_empty() {
         Ok(None)
     } else {
-        asks.simulate(&api, api.runtime.clock.now()).map(Some)
+        asks.simulate(&api, &caller, api.runtime.clock.now()).map(Some)
     };
     let (steps, alarm) = match simulated {
         Ok(steps) => (steps, None),
@@ -211,7 +215,10 @@ async fn whole(
     let (status, reason) = alarm.map_or((StatusCode::OK, None), |why| (why.status, Some(why.message)));
     let Content { asks, steps, takeover } = content;
     let overrides = api.overrides();
-    let row = |schedule| ScheduleRow::of(schedule, &oncall, &overrides, takeover.as_ref(), now);
+    let routing = api.runtime.read_model.routing();
+    let row = |schedule| {
+        ScheduleRow::of(schedule, &oncall, (overrides.as_slice(), routing.as_ref()), takeover.as_ref(), now)
+    };
     let able = oncall.config().users.iter().filter(|user| !user.notify.is_empty());
     let shown_page = OnCallPage {
         schedules: plan.schedules.into_iter().map(row).collect(),
@@ -227,7 +234,7 @@ async fn whole(
 
 impl Asks {
     /// Runs the real engine in virtual time; no message is sent.
-    fn simulate(&self, api: &Api, now: Ts) -> Result<Vec<Step>> {
+    fn simulate(&self, api: &Api, caller: &Caller, now: Ts) -> Result<Vec<Step>> {
         let bad = |field: &str, why: String| ApiError::bad_request(format!("{field}: {why}"));
         let severity = match self.severity.as_str() {
             "page" => Severity::Page,
@@ -248,11 +255,24 @@ impl Asks {
         }
         let routing = api.runtime.read_model.routing();
         let run = if self.run.is_empty() { "simulated-run" } else { &self.run };
+        // What a run declared decides its way, and its cost the levels.
+        let view = api.runtime.views.get();
+        let known = view.runs.iter().find(|known| known.run == *run);
+        let named = || routing.with_team(Labels::from([("run".to_owned(), run.to_owned())]));
+        let own = known.map_or_else(named, |run| routing.labels(run));
+        if let Some(limits) = caller.token_scope().filter(|limits| !limits.admits(&own)) {
+            let message = format!("this token is limited to {limits}: name a run of those");
+            return Err(ApiError { status: StatusCode::FORBIDDEN, message });
+        }
+        let (gpus, labels) =
+            known.map_or_else(|| (Some(1), Labels::new()), |run| (run.gpus, run.labels.clone()));
         let simulated = Simulated {
             run,
             node: Some(self.node.as_str()).filter(|node| !node.is_empty()),
             kind,
             severity,
+            gpus,
+            labels: &labels,
             begin: at,
             ack: None,
             lasts: LASTS,
@@ -286,7 +306,7 @@ impl ScheduleRow {
     fn of(
         schedule: ScheduleView,
         oncall: &OnCall,
-        overrides: &[OverrideView],
+        (overrides, routing): (&[OverrideView], &Routing),
         refused: Option<&Takeover>,
         now: Ts,
     ) -> Self {
@@ -312,7 +332,7 @@ impl ScheduleRow {
             until: schedule.until.map(|at| format!("{} ({})", clock(at.0), until(now, at.0))),
             stale: schedule.calendar.as_ref().is_some_and(|calendar| calendar.stale),
             shifts: schedule.shifts.iter().skip(1).take(MAX_SHIFTS).map(shift).collect(),
-            overrides: unended.map(|o| OverrideRow::of(o, &zone)).collect(),
+            overrides: unended.map(|o| OverrideRow::of(o, &zone, routing)).collect(),
             takeover: refused.cloned().unwrap_or_else(usual),
             typed: refused.is_some(),
             fallback: names(&schedule.fallback),
@@ -324,7 +344,7 @@ impl ScheduleRow {
 }
 
 impl OverrideRow {
-    fn of(o: &OverrideView, zone: &Zone) -> Self {
+    fn of(o: &OverrideView, zone: &Zone, routing: &Routing) -> Self {
         let cover = |cover: &CoverView| CoverRow {
             who: match &cover.replaces {
                 Some(name) => format!("{} for {name}", cover.user),
@@ -340,6 +360,7 @@ impl OverrideRow {
             note: o.note.clone(),
             active: o.state == OverridePhase::Active && o.effective,
             void: !o.effective,
+            sleeps: o.covers.iter().any(|c| sleeps_through(routing, &o.schedule, &c.user).is_some()),
             stored: o.stored,
         }
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use stepwatch_engine::{DryRun, Engine, EngineConfig};
 use stepwatch_model::time::{Span, Ts};
-use stepwatch_model::{Kind, Severity};
+use stepwatch_model::{Kind, Labels, Severity};
 use stepwatch_respond::config::{Level, Policy, ResponderConfig, Route};
 use stepwatch_respond::effect::{Action, Effect, Input};
 use stepwatch_respond::oncall::{
@@ -87,7 +87,8 @@ impl World {
     }
 
     fn page(&mut self) {
-        let what = DryRun { run: "llama", node: None, kind: Kind::Hang, severity: Severity::Page, gpus: 8 };
+        let (kind, severity, labels) = (Kind::Hang, Severity::Page, Labels::new());
+        let what = DryRun { run: "llama", node: None, kind, severity, gpus: Some(8), labels: &labels };
         let mut out = Vec::new();
         self.engine.dry_run(self.now, &what, &mut out);
         self.absorb(out);

@@ -226,9 +226,9 @@ fn items_mean_receivers_users_and_schedules() {
             .collect();
         (who.join(" "), r.why)
     };
-    let pair = |who: &str, why: &str| (who.to_owned(), why.to_owned());
+    let pair = |who: &str, why: &str| (who.to_owned(), Some(why.to_owned()));
     let day = "2026-01-05T12:00:00Z";
-    assert_eq!(notified("chat", day), pair("chat/-", ""));
+    assert_eq!(notified("chat", day), ("chat/-".to_owned(), None));
     assert_eq!(notified("user:alice", day), pair("alice-phone/alice", "user alice"));
     assert_eq!(notified("user:mallory", day), pair("", "user mallory has no receiver"));
     assert_eq!(notified("schedule:none", day), pair("", "there is no schedule none"));

@@ -3,7 +3,7 @@
 use super::Responder;
 use crate::effect::Effect;
 use crate::effect::Tx;
-use stepwatch_model::{Change, Context, Finding, Kind, RunSummary, Scope, Severity, Ts, clause};
+use stepwatch_model::{Change, Context, Finding, Kind, Labels, RunSummary, Scope, Severity, Ts, clause};
 
 /// The incident of a dry run.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -14,17 +14,21 @@ pub struct DryRun<'a> {
     pub node: Option<&'a str>,
     pub kind: Kind,
     pub severity: Severity,
-    /// GPUs of the run; they determine the cost per hour.
-    pub gpus: u32,
+    /// GPUs of the run, which determine the cost per hour; `None` if they are not known.
+    pub gpus: Option<u32>,
+    /// What the run declared. It is not about a node.
+    pub labels: &'a Labels,
 }
 
 impl Responder {
     /// Opens the incident as the finding of a detector would.
     pub fn dry_run(&mut self, now: Ts, what: &DryRun<'_>, out: &mut Vec<Effect>) {
+        let labels = if what.node.is_none() { what.labels.clone() } else { Labels::new() };
         let run = RunSummary {
             name: what.run.to_owned(),
-            gpus: Some(what.gpus),
+            gpus: what.gpus,
             nodes: 1,
+            labels,
             ..RunSummary::default()
         };
         let scope = match what.node {

@@ -1,5 +1,6 @@
 //! The caller of a request, for the handlers that need it.
 
+use core::fmt;
 use std::convert::Infallible;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -46,6 +47,19 @@ pub(crate) enum Who {
     },
     /// A caller that the gate has not admitted.
     Nobody,
+}
+
+/// How an authenticated caller is called: `api:NAME` for a token, `user:NAME` for a user,
+/// `oidc:NAME` for a person of OpenID Connect.
+struct Actor<'a> {
+    kind: &'static str,
+    name: &'a str,
+}
+
+impl fmt::Display for Actor<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.kind, self.name)
+    }
 }
 
 impl Caller {
@@ -97,25 +111,29 @@ impl Caller {
         }
     }
 
-    /// `api:NAME` for a token, `user:NAME` for a user, `oidc:NAME` for a person of OpenID Connect;
-    /// `None` if requests need no token.
+    fn known(&self) -> Option<Actor<'_>> {
+        let (kind, name) = match &self.who {
+            Who::Token(grant) => ("api", &grant.name),
+            Who::User(name) => ("user", name),
+            Who::Person { grant, .. } => ("oidc", &grant.name),
+            Who::Anybody | Who::Nobody => return None,
+        };
+        Some(Actor { kind, name })
+    }
+
+    /// The authenticated name; `None` if requests need no token.
     pub(crate) fn actor(&self) -> Option<String> {
-        match &self.who {
-            Who::Token(grant) => Some(format!("api:{}", grant.name)),
-            Who::User(name) => Some(format!("user:{name}")),
-            Who::Person { grant, .. } => Some(format!("oidc:{}", grant.name)),
-            Who::Anybody | Who::Nobody => None,
-        }
+        self.known().map(|actor| actor.to_string())
     }
 
     /// The name in histories: the authenticated name first, then the name that the request gives.
     pub(crate) fn signs(&self, by: &str) -> String {
-        let Some(actor) = self.actor() else { return by.to_owned() };
-        let same = actor.split_once(':').is_some_and(|(_, name)| name == by);
-        if by.is_empty() || same || by == actor {
+        let Some(known) = self.known() else { return by.to_owned() };
+        let actor = known.to_string();
+        if by.is_empty() || by == known.name || by == actor {
             return actor;
         }
-        // When a silence is changed, its author is already signed by this caller.
+        // A client that changes a silence sends its author back, already signed by this caller.
         let by = by.strip_prefix(&format!("{actor} (")).and_then(|by| by.strip_suffix(')')).unwrap_or(by);
         let room = MAX_SIGNATURE.saturating_sub(actor.chars().count() + 3);
         format!("{actor} ({})", line(by, room))

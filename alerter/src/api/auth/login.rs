@@ -10,7 +10,7 @@ use url::Url;
 
 use super::caller::Who;
 use super::gate::Gate;
-use crate::access::sessions::{Credential, SessionId};
+use crate::access::sessions::{Credential, LoginKind, SessionId};
 use crate::access::token_hash;
 use crate::clock::wall;
 
@@ -91,9 +91,9 @@ impl Gate {
         from: Option<IpAddr>,
     ) -> Result<SessionId, Refused> {
         let now = wall();
-        self.sessions().admits_login(from, now).map_err(Refused::TooOften)?;
+        self.sessions().admits_login(LoginKind::Password, from, now).map_err(Refused::TooOften)?;
         let Some(credential) = self.credential(name, secret).await else {
-            self.sessions().refused_login(from, now);
+            self.sessions().refused_login(LoginKind::Password, from, now);
             self.count_refused("login");
             return Err(Refused::Wrong);
         };

@@ -10,7 +10,7 @@ use url::form_urlencoded;
 
 use super::gate::Gate;
 use super::login::cookie;
-use crate::access::sessions::SessionId;
+use crate::access::sessions::{LoginKind, SessionId};
 use crate::audit::{Door, Entry, Outcome};
 use crate::clock::wall;
 use crate::notify::line;
@@ -127,10 +127,10 @@ impl Gate {
         if answer.code.is_empty() || answer.code.len() > MAX_CODE {
             return Err(LoginError::Refused("the answer has no code".into()));
         }
-        self.sessions().admits_login(remote, now).map_err(LoginError::TooOften)?;
+        self.sessions().admits_login(LoginKind::Code, remote, now).map_err(LoginError::TooOften)?;
         let person = oidc.person(&answer.code, answer.issuer.as_deref(), &attempt).await;
         if let Err(LoginError::Refused(_)) = &person {
-            self.sessions().refused_login(remote, now);
+            self.sessions().refused_login(LoginKind::Code, remote, now);
         }
         let person = person?;
         // The session of whoever used this browser before.

@@ -217,6 +217,18 @@ async fn nobody_takes_over_pages_whom_nothing_wakes() {
 }
 
 #[tokio::test]
+async fn one_whose_person_lost_the_pager_is_shown_to_wake_nobody() {
+    let app = TestApp::start_with(PAGERS, &[]).await;
+    assert_eq!(post(&app, OVERRIDES, wish("cem", &hours(2))).await.0, 200);
+    let (_, page) = app.get("/oncall").await;
+    assert!(page.contains("tag active") && !page.contains(">wakes nobody</span>"), "{page}");
+    app.reconfigure(&PAGERS.replace("notify: [hook, pager]", "notify: [hook]"));
+    assert_eq!(app.post("/-/reload", JSON, "").await.0, 200);
+    let (_, page) = app.get("/oncall").await;
+    assert!(page.contains(">wakes nobody</span>"), "{page}");
+}
+
+#[tokio::test]
 async fn one_whose_person_is_gone_is_shown_as_void() {
     let app = TestApp::start_with(ON_CALL, &[]).await;
     let (_, made) = post(&app, OVERRIDES, wish("bob", &hours(2))).await;

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use stepwatch_fakes::{FakeOidc, Fault, OidcProvider};
 
 use super::{Browser, Seen};
-use crate::testing::{TestApp, wait_for};
+use crate::testing::{TestApp, rank_dead, step, wait_for};
 
 const ADMIN: &str = "0123456789abcdef-admin";
 /// Where people reach the alerter, if somebody asks the provider.
@@ -148,6 +148,34 @@ async fn without_a_role_nobody_comes_in_and_is_told_why() {
     assert!(browser.get("/").await.has("oidc:bob"));
     let seen = browser.get("/receivers").await;
     assert!(seen.status == 403 && seen.has("limited to runs llama-*"), "{}", seen.html);
+}
+
+/// Some providers send no name, and long identifiers.
+#[tokio::test]
+async fn a_person_with_a_long_identifier_may_answer_for_an_incident() {
+    let provider = FakeOidc::start().await;
+    let app = start(&provider, true).await;
+    app.exporter.say(&(step(1, "llama", 41) + &rank_dead(2, "llama", 3))).await;
+    let list = format!("{}/api/v1/incidents?run=llama", app.url);
+    let id = wait_for("the incident", async || {
+        let list = reqwest::Client::new().get(&list).bearer_auth(ADMIN).send().await.unwrap();
+        let list: Value = list.json().await.unwrap();
+        list["incidents"][0]["id"].as_str().map(str::to_owned)
+    })
+    .await;
+    for length in [90, 91, 100] {
+        let subject = "x".repeat(length);
+        provider.change(|p| {
+            p.claims = json!({"sub": subject, "groups": ["ml-oncall"]});
+            p.userinfo = json!({"sub": subject});
+        });
+        let (browser, seen) = log_in(&app, "/").await;
+        assert_eq!(seen.status, 303, "{}", seen.html);
+        let csrf = csrf(&browser.get("/").await);
+        let fields = [("csrf", csrf.as_str()), ("note", "hello")];
+        let seen = browser.post(&format!("/incidents/{id}/notes"), &fields).await;
+        assert_eq!(seen.status, 303, "{length}: {}", seen.html);
+    }
 }
 
 #[tokio::test]

@@ -1,7 +1,7 @@
 //! Tests of taking over a shift, from the form to the list.
 
 use super::Browser;
-use crate::testing::TestApp;
+use crate::testing::{TestApp, step, wait_for};
 
 const SCHEDULES: &str = r#"
 users: [{name: alice, notify: [hook]}, {name: bob, notify: [hook]}, {name: carol, notify: []}]
@@ -78,4 +78,45 @@ async fn somebody_takes_over_and_gives_it_back() {
     let list = app.json("/api/v1/oncall/overrides?state=over").await;
     assert_eq!(list["overrides"][0]["removed_by"], "cem");
     assert_eq!(browser.post("/oncall/overrides/nonsense/remove", &[]).await.status, 404);
+}
+
+/// Whom a page of a run rings depends on what the run declared.
+#[tokio::test]
+async fn the_simulation_of_a_run_goes_by_what_the_run_declared() {
+    let routes = "routes: [{match: ['owner=\"ann\"'], notify: [hook]}, {policy: climb}]\nlabels: [owner]";
+    let app = TestApp::start_with(&SCHEDULES.replace("routes: [{policy: climb}]", routes), &[]).await;
+    let browser = Browser::of(&app);
+    let simulated = "/oncall?severity=page&kind=hang&run=llama";
+    let seen = browser.get(simulated).await;
+    assert!(seen.has("<b>hook for alice</b>"), "{}", seen.html);
+    let hello = r#"{"c":"b1:1","k":"hello","run":"llama","rank":0,"world":8,"owner":"ann"}"#;
+    app.exporter.say(&format!("{hello}\n{}", step(2, "llama", 41))).await;
+    wait_for("the run", async || {
+        let seen = browser.get(simulated).await;
+        (seen.has("<b>hook</b>") && !seen.has("hook for alice")).then_some(())
+    })
+    .await;
+    // A fault of a node has no labels of a run.
+    let seen = browser.get("/oncall?severity=page&kind=gpu_fault&run=llama&node=gpu-042").await;
+    assert!(seen.has("<b>hook for alice</b>"), "{}", seen.html);
+}
+
+/// A simulation shows routes, receivers and people.
+#[tokio::test]
+async fn a_limited_token_simulates_only_what_it_may_see() {
+    let tokens = "\napi: {tokens: [{name: llama, token_file: llama, scopes: [read], runs: ['llama-*']}]}";
+    let secret = "0123456789abcdef-llama".to_owned();
+    let app = TestApp::start_with(&format!("{tokens}{SCHEDULES}"), &[("llama", secret.clone())]).await;
+    let get = async |run: &str| {
+        let url = format!("{}/oncall?severity=page&run={run}", app.url);
+        let answer = reqwest::Client::new().get(url).bearer_auth(&secret).send().await.unwrap();
+        (answer.status().as_u16(), answer.text().await.unwrap())
+    };
+    let (status, page) = get("llama-70b").await;
+    assert!(status == 200 && page.contains("<b>hook for alice</b>"), "{page}");
+    for other in ["", "mistral"] {
+        let (status, page) = get(other).await;
+        assert!(status == 403 && page.contains("limited to runs llama-*"), "{other}: {page}");
+        assert!(!page.contains("<b>hook for alice</b>"), "{other}: {page}");
+    }
 }

@@ -1,5 +1,7 @@
 //! Tests of the login, and of the rights and the end of a session.
 
+use reqwest::header::{ACCEPT, CONTENT_TYPE, REFERER};
+
 use super::{Browser, Seen};
 use crate::testing::{TestApp, rank_dead, step, wait_for};
 
@@ -62,8 +64,21 @@ async fn a_browser_is_led_to_the_login_and_back() {
         for path in seen.html.split('"').filter(|part| part.starts_with("/assets/")) {
             assert_eq!(stranger.get(path).await.status, 200, "{path}");
         }
-        assert_eq!(stranger.post("/incidents/ack", &[]).await.status, 401, "a form leads nowhere");
-        assert_eq!(app.get("/").await.0, 401, "nor does a program");
+        assert_eq!(stranger.post("/incidents/ack", &[]).await.status, 401, "a program is led nowhere");
+        assert_eq!(app.get("/").await.0, 401);
+        // The session of whoever pressed this button has ended.
+        let form = stranger.client.post(format!("{}/incidents/abc/ack", app.url)).body("csrf=x");
+        let form = form.header(CONTENT_TYPE, "application/x-www-form-urlencoded");
+        let form = form.header(ACCEPT, "text/html,*/*").header(REFERER, format!("{}/incidents/abc", app.url));
+        let seen = stranger.send(form).await;
+        let login = "/login?next=%2Fincidents%2Fabc&unsent=yes";
+        assert_eq!((seen.status, seen.to.as_deref()), (303, Some(login)), "{}", seen.html);
+        let seen = stranger.get(login).await;
+        assert!(
+            seen.has("what you sent was not done") && seen.has("value=\"/incidents/abc\""),
+            "{}",
+            seen.html
+        );
 
         let (browser, seen) = log_in(&app, "", &token("admin")).await;
         assert_eq!((seen.status, seen.to.as_deref()), (303, Some("/?state=all")), "{}", seen.html);

@@ -121,10 +121,10 @@ impl Dispatcher {
         for item in items {
             let resolution = self.oncall.resolve(item.as_ref(), now);
             let receivers: Vec<&str> = resolution.targets.iter().map(|t| t.receiver.as_str()).collect();
-            let words = match (resolution.why.as_str(), receivers.is_empty()) {
-                ("", _) => item.as_ref().to_owned(),
-                (why, true) => why.to_owned(),
-                (why, false) => format!("{why} by {}", receivers.join(", ")),
+            let words = match (resolution.why, receivers.is_empty()) {
+                (None, _) => item.as_ref().to_owned(),
+                (Some(why), true) => why,
+                (Some(why), false) => format!("{why} by {}", receivers.join(", ")),
             };
             found.push(words.clone());
             for target in resolution.targets {

@@ -185,7 +185,7 @@ fn whoever_is_left_out_of_an_event_is_said() {
 #[test]
 fn a_calendar_that_cannot_be_read_leaves_the_copy_and_its_age_is_reported() {
     let mut o = oncall();
-    let why = |o: &OnCall, when: &str| o.resolve("schedule:primary", at(when)).why;
+    let why = |o: &OnCall, when: &str| o.resolve("schedule:primary", at(when)).why.unwrap();
     assert_eq!(
         why(&o, "2026-12-01T12:00:00Z"),
         "schedule primary: nobody is on call; its calendar was never read, so its fallback is notified"

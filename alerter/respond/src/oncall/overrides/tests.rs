@@ -136,7 +136,7 @@ fn it_decides_over_layers_and_the_overrides_of_the_configuration() {
     assert_eq!(who(&o, "2026-01-08T11:00:00Z"), "alice");
     let rung = o.resolve("schedule:primary", at("2026-01-07T12:00:00Z"));
     assert_eq!(rung.targets[0].receiver, "bob-phone");
-    assert_eq!(rung.why, "schedule primary: bob (override by ann: dentist)");
+    assert_eq!(rung.why.as_deref(), Some("schedule primary: bob (override by ann: dentist)"));
 }
 
 #[test]
@@ -420,6 +420,19 @@ fn somebody_whom_a_new_configuration_does_not_reach_takes_nobodys_place() {
     let renamed = Schedule { name: "office".into(), ..weekly(&["alice"]) };
     o.configure(config(renamed));
     assert_eq!(void(&o, MONDAY), 1);
+}
+
+#[test]
+fn one_that_replaces_somebody_who_is_gone_has_no_effect() {
+    let mut o = oncall(&["alice+bob"]);
+    let id = make(&mut o, wanted(cover("carol", Some("bob"), None, "2026-01-10T00:00")), at(MONDAY));
+    let effective = |o: &OnCall| o.is_effective(o.overrides().get(&id).unwrap());
+    assert!(effective(&o) && who(&o, "2026-01-06T00:00:00Z") == "alice+carol");
+    let mut without = config(weekly(&["alice"]));
+    without.users.retain(|user| user.name != "bob");
+    o.configure(without);
+    assert!(!effective(&o) && who(&o, "2026-01-06T00:00:00Z") == "alice");
+    assert_eq!(o.void_overrides(at(MONDAY)).count(), 1);
 }
 
 #[test]
