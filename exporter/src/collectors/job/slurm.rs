@@ -108,7 +108,7 @@ pub static FITTING: Family = Family::gauge(
     "slurm_fitting_jobs",
     "",
     &[],
-    "Jobs that have waited for resources for idle_after although idle nodes of their partition had the GPUs that they ask for at every look",
+    "Jobs that have waited for resources for idle_after although idle nodes of their partition had the GPUs and the features that they ask for at every look; those that ask for certain nodes, for a reservation or for one of several features, and parts of heterogeneous jobs are not compared",
 );
 
 pub static FAMILIES: &[&Family] = &[
@@ -268,13 +268,15 @@ impl SlurmReader {
     /// Asks for nodes and jobs; neither counts without the other.
     fn ask(&mut self) -> Result<Answer, CollectError> {
         let (mut nodes, mut queue) = (Nodes::default(), Queue::default());
-        let show = ["--all", "--details", "--oneliner", "show", "nodes"];
+        // `--local`: where a federation is shown by default, its other clusters have exporters of
+        // their own.
+        let show = ["--all", "--local", "--details", "--oneliner", "show", "nodes"];
         let answer = self.run(SHOW_NODES, &show, &mut |line| nodes.take(line))?;
         self.count_malformed(SHOW_NODES, nodes.malformed);
         if let Err(failure) = known(SHOW_NODES, answer, nodes.all.len(), nodes.malformed) {
             return Ok(Err((SHOW_NODES, failure)));
         }
-        let list = ["--all", "--noheader", "--Format", queue::FORMAT];
+        let list = ["--all", "--local", "--noheader", "--Format", queue::FORMAT];
         let answer = self.run(SHOW_JOBS, &list, &mut |line| queue.take(line))?;
         self.count_malformed(SHOW_JOBS, queue.malformed);
         let jobs = usize::try_from(queue.jobs()).unwrap_or(usize::MAX);

@@ -19,8 +19,19 @@ use tokio::process::{Child, Command};
 const MAX_OUTPUT_BYTES: usize = 32 << 20;
 /// The most bytes kept of a line.
 const MAX_LINE_BYTES: usize = 64 << 10;
-/// What a command complains with whose controller does not answer.
-const NO_CONTROLLER: &str = "Unable to contact slurm controller";
+/// What a command complains with whose controller does not answer: it is gone, too busy to answer
+/// in time, asks to be left alone, or waits for the other one to fail.
+const NO_CONTROLLER: [&str; 9] = [
+    "Unable to contact slurm controller",
+    "Communication connection failure",
+    "Message send failure",
+    "Message receive failure",
+    "Connection timed out",
+    "Socket timed out on send/recv operation",
+    "Zero Bytes were transmitted or received",
+    "Rate limit exceeded",
+    "in standby mode",
+];
 /// The most bytes read of what a command complains, and the most characters kept.
 const MAX_COMPLAINT_BYTES: u64 = 4 << 10;
 const MAX_COMPLAINT: usize = 160;
@@ -69,7 +80,7 @@ impl Failed {
     pub(super) fn is_silence(&self) -> bool {
         match self {
             Self::Timeout(..) | Self::Controller => true,
-            Self::Exit(_, _, complaint) => complaint.contains(NO_CONTROLLER),
+            Self::Exit(_, _, complaint) => NO_CONTROLLER.iter().any(|of| complaint.contains(of)),
             Self::Start(..) | Self::TooLarge(_) | Self::Read(..) | Self::Malformed(_) => false,
         }
     }
