@@ -15,7 +15,6 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use stepwatch_kit::config::Period;
-use stepwatch_wire::conditions::NodeCondition;
 use tokio::runtime::Runtime;
 
 use self::client::{Api, Failed, Place, Question};
@@ -404,7 +403,7 @@ impl KubernetesReader {
         // Pods that began to run since they were listed would leave their nodes idle.
         let fitting = is_new.is_ok_and(|is_new| is_new).then(|| queue.fitting(&nodes, &held));
         let idle_after = (now, self.config.idle_after.into());
-        let long = self.standing.waits(cx, NodeCondition::JobsWaitBesideIdle, idle_after, fitting);
+        let long = self.standing.waits(cx, idle_after, fitting);
         out.set(&FITTING, &[], long);
     }
 }
@@ -430,13 +429,12 @@ impl Collector for KubernetesReader {
         let failure = missing.map(failure).or_else(|| kept.cloned());
         let now = Instant::now();
         let silent_after = (now, self.config.silent_after.into());
-        let conditions = [NodeCondition::SchedulerDown, NodeCondition::SchedulerUnreadable];
-        let failing = self.standing.answers(cx, conditions, silent_after, failure.as_ref());
+        let failing = self.standing.answers(cx, silent_after, failure.as_ref());
         out.set(&SILENT, &[], failing.silent);
         out.set(&UNREADABLE, &[], failing.unreadable);
         out.set(&UP, &[], failure.is_none());
         if let Ok(found) = answer {
-            self.standing.out_of_service(cx, NodeCondition::NodeOutOfService, found.nodes.outages());
+            self.standing.out_of_service(cx, found.nodes.outages());
             self.write(&found.nodes, &found.queue, out);
             self.compare(cx, now, found, out);
         }

@@ -15,7 +15,6 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use stepwatch_kit::config::Period;
-use stepwatch_wire::conditions::NodeCondition;
 use stepwatch_wire::words;
 use tokio::runtime::Runtime;
 
@@ -376,17 +375,16 @@ impl Collector for SlurmReader {
             }
         });
         let silent_after = (now, self.config.silent_after.into());
-        let conditions = [NodeCondition::SchedulerDown, NodeCondition::SchedulerUnreadable];
-        let failing = self.standing.answers(cx, conditions, silent_after, failure.as_ref());
+        let failing = self.standing.answers(cx, silent_after, failure.as_ref());
         out.set(&SILENT, &[], failing.silent);
         out.set(&UNREADABLE, &[], failing.unreadable);
         out.set(&UP, &[], answer.is_ok());
         if let Ok((nodes, queue)) = &answer {
             write(nodes, queue, out);
-            self.standing.out_of_service(cx, NodeCondition::NodeOutOfService, nodes.outages());
+            self.standing.out_of_service(cx, nodes.outages());
             let idle_after = (now, self.config.idle_after.into());
             let fitting = Some(queue.fitting(nodes));
-            let long = self.standing.waits(cx, NodeCondition::JobsWaitBesideIdle, idle_after, fitting);
+            let long = self.standing.waits(cx, idle_after, fitting);
             out.set(&FITTING, &[], long);
             for outage in self.standing.outages() {
                 out.maybe(&OUT, &[&outage.node, outage.state, &outage.reason], outage.since);
