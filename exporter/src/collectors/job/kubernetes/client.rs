@@ -14,8 +14,9 @@ use stepwatch_wire::words;
 /// Objects of a page, and the most pages of a list.
 const PAGE: &str = "500";
 const MAX_PAGES: usize = 400;
-/// The most bytes of a page. A pod with many containers has 64 KiB.
-const MAX_PAGE_BYTES: usize = 32 << 20;
+/// The most bytes of a page. A pod with many containers has 64 KiB, and so has a node with many
+/// annotations.
+pub(super) const MAX_PAGE_BYTES: usize = 64 << 20;
 /// The most bytes read, and characters kept, of a refusal.
 const MAX_REFUSAL_BYTES: usize = 8 << 10;
 const MAX_REFUSAL: usize = 160;

@@ -364,7 +364,7 @@ fn a_server_whose_store_does_not_answer_is_silent() {
 #[test]
 fn more_waiting_pods_than_one_answer_has_are_read_page_by_page() {
     let fake = Fake::serve(|asked| match asked.1.get("resourceVersion") {
-        Some(_) => answer(200, vec![b' '; (32 << 20) + 1]),
+        Some(_) => answer(200, vec![b' '; client::MAX_PAGE_BYTES + 1]),
         None if asked.1.values().any(|value| value == "status.phase=Pending") => {
             list("PodList", &[unschedulable(8)])
         }
@@ -393,7 +393,7 @@ fn other_bodies_are_no_lists() {
         let text = fails(&fake, "nodes", "malformed");
         assert!(text.contains("nodes: not a list of Kubernetes"), "{text}");
     }
-    let fake = Fake::serve(|_| answer(200, vec![b' '; (32 << 20) + 1]));
+    let fake = Fake::serve(|_| answer(200, vec![b' '; client::MAX_PAGE_BYTES + 1]));
     fails(&fake, "nodes", "too_large");
     // A list that never ends.
     let page = json!({"kind": "NodeList", "metadata": {"continue": "1"}, "items": null}).to_string();
