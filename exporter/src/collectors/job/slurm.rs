@@ -258,6 +258,11 @@ impl SlurmReader {
         found.sort();
         // It fails too where it found all of them down.
         let failure = match result {
+            // It calls controllers down that it could not ask.
+            Err(failed) if failed.is_not_admitted() => {
+                found.clear();
+                Some(failed)
+            }
             _ if !found.is_empty() => (!found.iter().any(|c| c.is_up)).then_some(Failed::Controller),
             result => result.err(),
         };

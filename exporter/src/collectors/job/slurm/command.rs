@@ -32,6 +32,9 @@ const NO_CONTROLLER: [&str; 9] = [
     "Rate limit exceeded",
     "in standby mode",
 ];
+/// What it complains with if this node cannot prove who it is: munge does not run there, or its
+/// token or its key is not accepted.
+const NOT_ADMITTED: &str = "authentication error";
 /// The most bytes read of what a command complains, and the most characters kept.
 const MAX_COMPLAINT_BYTES: u64 = 4 << 10;
 const MAX_COMPLAINT: usize = 160;
@@ -83,6 +86,11 @@ impl Failed {
             Self::Exit(_, _, complaint) => NO_CONTROLLER.iter().any(|of| complaint.contains(of)),
             Self::Start(..) | Self::TooLarge(_) | Self::Read(..) | Self::Malformed(_) => false,
         }
+    }
+
+    /// Whether this node cannot prove who it is.
+    pub(super) fn is_not_admitted(&self) -> bool {
+        matches!(self, Self::Exit(_, _, complaint) if complaint.contains(NOT_ADMITTED))
     }
 
     pub(super) const REASONS: [&'static str; 7] =

@@ -160,6 +160,20 @@ fn a_controller_that_is_gone_is_not_asked_further() {
     assert_eq!((page.get(&UP, &[]), page.get(&CONTROLLER_UP, &["primary", "head1"])), (Some(1.0), Some(0.0)));
 }
 
+/// As a real `scontrol` does where munge does not run.
+#[test]
+fn a_node_that_cannot_prove_who_it_is_knows_nothing_of_the_controller() {
+    let commands = Commands::new();
+    let refused =
+        "scontrol: error: slurm_send_node_msg: auth_g_create: REQUEST_PING has authentication error";
+    commands.ping(&format!("echo 'Slurmctld(primary) at vm is DOWN'; echo '{refused}' >&2; exit 1"));
+    let text = fails(&commands, "ping", "exit");
+    let unreadable = "Slurm may work, but could not be read for 0 min: ping ended with exit status: 1";
+    assert_eq!(text, format!("{unreadable}: {refused}"));
+    let page = Bench::new(Roots::default()).collect(&mut commands.reader());
+    assert_eq!((page.rows(&CONTROLLER_UP).count(), page.get(&SILENT, &[])), (0, Some(0.0)));
+}
+
 #[test]
 fn a_version_that_answers_to_ping_in_other_words_is_read() {
     let commands = Commands::new();
