@@ -11,6 +11,7 @@ mod guard;
 mod kept;
 mod lines;
 mod loss;
+mod name;
 mod status;
 mod stream;
 mod target;

@@ -131,7 +131,6 @@ impl Standing {
     pub(crate) fn answers(
         &mut self,
         cx: &Context<'_>,
-        [down, unreadable]: [NodeCondition; 2],
         (now, after): (Instant, Duration),
         failure: Option<&Failure>,
     ) -> Failing {
@@ -143,7 +142,7 @@ impl Standing {
             Failing { silent: lasts(self.silent.as_ref()), unreadable: lasts(self.unreadable.as_ref()) };
         let scheduler = self.scheduler;
         let is_silent = self.silent.is_some() && failing.silent >= after;
-        self.conditions.report(cx, down, "", is_silent, || {
+        self.conditions.report(cx, NodeCondition::SchedulerDown, "", is_silent, || {
             let minutes = failing.silent.as_secs() / 60;
             let text = match &self.silent {
                 Some((_, why)) => format!("{scheduler} has not answered for {minutes} min: {why}"),
@@ -152,7 +151,7 @@ impl Standing {
             event("warn", text)
         });
         let is_unreadable = self.unreadable.is_some() && failing.unreadable >= after;
-        self.conditions.report(cx, unreadable, "", is_unreadable, || {
+        self.conditions.report(cx, NodeCondition::SchedulerUnreadable, "", is_unreadable, || {
             let minutes = failing.unreadable.as_secs() / 60;
             let text = match &self.unreadable {
                 Some((_, why)) => {
@@ -198,13 +197,11 @@ impl Standing {
         }
     }
 
-    /// Notes which jobs wait although idle nodes have the GPUs that they ask for, and reports
-    /// `condition` if some have at every look for `after`. Nothing changes without a look. Returns
-    /// how many have.
+    /// Notes which jobs wait although idle nodes have the GPUs that they ask for, and reports it if
+    /// some have at every look for `after`. Nothing changes without a look. Returns how many have.
     pub(crate) fn waits(
         &mut self,
         cx: &Context<'_>,
-        condition: NodeCondition,
         time: (Instant, Duration),
         found: Option<Vec<Waiter>>,
     ) -> u64 {
@@ -212,7 +209,7 @@ impl Standing {
             self.waiting.look(time, found);
         }
         let scheduler = self.scheduler;
-        self.conditions.report(cx, condition, "", self.waiting.long > 0, || {
+        self.conditions.report(cx, NodeCondition::JobsWaitBesideIdle, "", self.waiting.long > 0, || {
             let oldest = self.waiting.oldest.as_ref().map(|(name, lasts)| (name, lasts.as_secs() / 60));
             let text = match (self.waiting.long, oldest) {
                 (0, _) | (_, None) => format!("no job of {scheduler} waits long for GPUs that are idle"),
@@ -230,7 +227,7 @@ impl Standing {
 
     /// Reports the nodes that are out of service, all of them each time. Over the limit, those that
     /// are named stay so while they are out of service.
-    pub(crate) fn out_of_service(&mut self, cx: &Context<'_>, condition: NodeCondition, found: Vec<Outage>) {
+    pub(crate) fn out_of_service(&mut self, cx: &Context<'_>, found: Vec<Outage>) {
         let now = unix_now();
         let mut had = std::mem::take(&mut self.out);
         let named = found.iter().filter(|outage| had.contains_key(&outage.node)).count();
@@ -239,25 +236,28 @@ impl Standing {
         for mut outage in found {
             match had.remove(&outage.node) {
                 Some(had) if had.is_same(&outage) => outage.since = outage.since.or(had.since),
-                Some(had) => self.back(cx, condition, &had),
+                Some(had) => self.back(cx, &had),
                 None if room == 0 => continue,
                 None => room -= 1,
             }
             outage.since.get_or_insert(now);
             let scheduler = self.scheduler;
-            self.conditions.report(cx, condition, &outage.node, true, || of_node(scheduler, &outage));
+            self.conditions.report(cx, NodeCondition::NodeOutOfService, &outage.node, true, || {
+                of_node(scheduler, &outage)
+            });
             self.out.insert(outage.node.clone(), outage);
         }
         self.left_out = all.saturating_sub(self.out.len());
         for outage in had.into_values() {
-            self.back(cx, condition, &outage);
+            self.back(cx, &outage);
         }
     }
 
-    fn back(&mut self, cx: &Context<'_>, condition: NodeCondition, outage: &Outage) {
+    fn back(&mut self, cx: &Context<'_>, outage: &Outage) {
         let over = Outage { state: "in service", reason: String::new(), since: None, ..outage.clone() };
         let scheduler = self.scheduler;
-        self.conditions.report(cx, condition, &outage.node, false, || of_node(scheduler, &over));
+        self.conditions
+            .report(cx, NodeCondition::NodeOutOfService, &outage.node, false, || of_node(scheduler, &over));
     }
 
     /// The nodes that are out of service, with the times since when.
@@ -307,8 +307,6 @@ mod tests {
         events.map(|e| (e.code.unwrap(), about(&e), e.text.unwrap())).collect()
     }
 
-    const ANSWERS: [NodeCondition; 2] = [NodeCondition::SchedulerDown, NodeCondition::SchedulerUnreadable];
-
     #[test]
     fn a_controller_that_is_silent_for_long_is_reported_once() {
         let bench = Bench::new(Roots::default());
@@ -316,7 +314,7 @@ mod tests {
         let mut at = |seconds, failure: Option<&str>| {
             let time = (start + Duration::from_secs(seconds), Duration::from_mins(5));
             let failure = failure.map(|why| Failure::Silent(why.into()));
-            standing.answers(&bench.context(), ANSWERS, time, failure.as_ref()).silent
+            standing.answers(&bench.context(), time, failure.as_ref()).silent
         };
         let log = logged(|| {
             assert_eq!(at(0, Some("refused")), Duration::ZERO);
@@ -340,7 +338,7 @@ mod tests {
         let (mut standing, start) = (Standing::new("Kubernetes"), Instant::now());
         let mut at = |minutes, failure: Option<Failure>| {
             let time = (start + Duration::from_mins(minutes), Duration::from_mins(5));
-            standing.answers(&bench.context(), ANSWERS, time, failure.as_ref())
+            standing.answers(&bench.context(), time, failure.as_ref())
         };
         let refused = || Some(Failure::Unreadable("pods: the account may not (403)".into()));
         let lasts = |silent, unreadable| Failing {
@@ -370,7 +368,7 @@ mod tests {
             let time = (start + Duration::from_mins(minutes), Duration::from_mins(30));
             let waiter = |id: &&str| Waiter::new(id, &format!("job {id} of main"));
             let found = jobs.map(|jobs| jobs.iter().map(waiter).collect());
-            standing.waits(&bench.context(), NodeCondition::JobsWaitBesideIdle, time, found)
+            standing.waits(&bench.context(), time, found)
         };
         // A busy queue: always some job, and none for long.
         for (minutes, job) in [(0, "1"), (10, "2"), (20, "3"), (30, "4"), (40, "5")] {
@@ -399,7 +397,7 @@ mod tests {
             let time = (start + Duration::from_mins(minutes), Duration::from_mins(30));
             let found = pods.iter().map(|id| Waiter::new(id, &format!("pod team/{id}"))).collect();
             // The first that is old enough is reported at the last look.
-            standing.waits(&bench.context(), NodeCondition::JobsWaitBesideIdle, time, Some(found));
+            standing.waits(&bench.context(), time, Some(found));
         }
         let waits = "Kubernetes: 2 jobs wait beside as many idle GPUs, pod team/b for 45 min";
         assert_eq!(texts(&bench), [(1, String::new(), waits.into())]);
@@ -411,14 +409,13 @@ mod tests {
         let (mut standing, start) = (Standing::new("Slurm"), Instant::now());
         let time = |minutes, after| (start + Duration::from_mins(minutes), Duration::from_mins(after));
         let found = || Some(vec![Waiter::new("1", "job 1 of main")]);
-        let idle = NodeCondition::JobsWaitBesideIdle;
-        standing.waits(&bench.context(), idle, time(0, 30), found());
+        standing.waits(&bench.context(), time(0, 30), found());
         let silent = Failure::Silent("refused".into());
         for minutes in [1, 20] {
-            standing.answers(&bench.context(), ANSWERS, time(minutes, 5), Some(&silent));
+            standing.answers(&bench.context(), time(minutes, 5), Some(&silent));
         }
-        assert_eq!(standing.waits(&bench.context(), idle, time(40, 30), found()), 0);
-        assert_eq!(standing.waits(&bench.context(), idle, time(70, 30), found()), 1);
+        assert_eq!(standing.waits(&bench.context(), time(40, 30), found()), 0);
+        assert_eq!(standing.waits(&bench.context(), time(70, 30), found()), 1);
     }
 
     #[test]
@@ -427,7 +424,7 @@ mod tests {
         let mut standing = Standing::new("Slurm");
         let mut pass = |found: &[(&str, &'static str, &str, Option<f64>)]| {
             let found = found.iter().map(|&(n, s, r, t)| Outage::new(n, s, r, t)).collect();
-            standing.out_of_service(&bench.context(), NodeCondition::NodeOutOfService, found);
+            standing.out_of_service(&bench.context(), found);
             standing.outages().map(|o| (o.node.clone(), o.since.unwrap() < 2e9)).collect::<Vec<_>>()
         };
         let drained = ("n1", "drained", "Kill task\nfailed", Some(1_796_058_494.0));
@@ -452,7 +449,7 @@ mod tests {
         let bench = Bench::new(Roots::default());
         let mut standing = Standing::new("Slurm");
         let found = (0..5000).map(|i| Outage::new(&format!("n{i:04}"), "down", "power", None)).collect();
-        standing.out_of_service(&bench.context(), NodeCondition::NodeOutOfService, found);
+        standing.out_of_service(&bench.context(), found);
         assert_eq!((standing.outages().count(), standing.left_out()), (200, 4800));
         assert_eq!(bench.published().len(), 200);
     }
@@ -463,7 +460,7 @@ mod tests {
         let mut standing = Standing::new("Slurm");
         let mut pass = |nodes: std::ops::Range<u32>| {
             let found = nodes.map(|i| Outage::new(&format!("n{i:04}"), "down", "power", None)).collect();
-            standing.out_of_service(&bench.context(), NodeCondition::NodeOutOfService, found);
+            standing.out_of_service(&bench.context(), found);
             (standing.outages().count(), standing.left_out())
         };
         assert_eq!(pass(10..210), (200, 0));

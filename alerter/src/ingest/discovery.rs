@@ -22,6 +22,7 @@ use super::client_builder;
 use super::groups::{MAX_TARGETS, Targets};
 use super::kept::KeptLists;
 use super::loss::{BELIEVED_ANSWERS, Listed, Notice, Sending};
+use super::name::Name;
 use super::status::SourceTable;
 use super::target::{Target, shown_url};
 use crate::errors::innermost;
@@ -40,7 +41,7 @@ const MAX_FILES: usize = 1000;
 const MAX_ERROR: usize = 300;
 /// The most characters of the name of a list in a ticket.
 const MAX_CHECK: usize = 200;
-/// The time limit for a list to arrive, a name to resolve, or all files of a pattern to be read.
+/// The time limit for a list to arrive, or all files of a pattern to be read.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -66,7 +67,7 @@ pub(crate) struct Found {
 enum Asker {
     Files(Scan),
     List { client: Result<reqwest::Client, String>, url: String, period: Duration },
-    Name(String),
+    Name(Name),
 }
 
 /// The settings for watching a provider.
@@ -118,7 +119,7 @@ impl Provider {
                 let client = client.build().map_err(|e| innermost(&e));
                 Asker::List { client, url: url.clone(), period }
             }
-            Self::Dns(name) => Asker::Name(name.clone()),
+            Self::Dns(name) => Asker::Name(Name::new(name)),
         }
     }
 
@@ -235,8 +236,8 @@ impl Asker {
     async fn ask(&mut self) -> (Option<BTreeSet<Target>>, Vec<String>) {
         let answer = match self {
             Self::Files(scan) => return scan.ask().await,
+            Self::Name(name) => return name.ask().await,
             Self::List { client, url, period } => ask_list(client, url, *period).await,
-            Self::Name(name) => ask_name(name).await,
         };
         match answer {
             Ok(targets) => (Some(targets), Vec::new()),
@@ -306,19 +307,6 @@ async fn ask_list(
         line(&redact(&why, &secrets), MAX_ERROR)
     });
     targets.map(|Targets(list)| BTreeSet::from_iter(list))
-}
-
-async fn ask_name(name: &str) -> Result<BTreeSet<Target>, String> {
-    let target = Target::parse(name)?;
-    let lookup = tokio::time::timeout(ANSWER_TIMEOUT, tokio::net::lookup_host(target.name().as_ref()));
-    let addresses = lookup
-        .await
-        .map_err(|_| format!("no answer within {ANSWER_TIMEOUT:?}"))?
-        .map_err(|e| format!("does not resolve: {e}"))?;
-    // The text form of a socket address is a valid target.
-    let targets: BTreeSet<_> =
-        addresses.take(MAX_TARGETS).filter_map(|a| Target::discovered(&a.to_string()).ok()).collect();
-    if targets.is_empty() { Err("resolves to no address that may be asked".into()) } else { Ok(targets) }
 }
 
 /// The files of one pattern, each with its last good content.
@@ -527,15 +515,5 @@ mod tests {
         }
         end.send(Files::default()).unwrap();
         assert_eq!(scan.ask().await, (Some(BTreeSet::new()), Vec::new()));
-    }
-
-    #[tokio::test]
-    async fn a_name_becomes_an_address_each() {
-        let found = ask_name("localhost:7").await.unwrap();
-        assert!(
-            found.iter().any(|t| t.to_string() == "127.0.0.1:7" || t.to_string() == "[::1]:7"),
-            "{found:?}"
-        );
-        assert!(ask_name("two..dots").await.is_err());
     }
 }

@@ -382,7 +382,7 @@ class Chart(unittest.TestCase):
             ),
         ]:
             container = pod_template(one(found, kind, name))["spec"]["containers"][0]
-            self.assertEqual(container["readinessProbe"], probe)
+            self.assertEqual(container["readinessProbe"], probe | {"timeoutSeconds": 5})
             self.assertIn("--web.config.file=/etc/stepwatch-web/web.yml", container["args"])
 
     def test_wrong_values_are_refused(self):

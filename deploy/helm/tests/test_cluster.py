@@ -4,11 +4,23 @@ classes, and SELinux. What is missing is refused, or the notes and the README na
 
 import unittest
 
-from support import DEPLOY, NEEDS, NEWEST, chart, merged, objects, one, pod_template, wrong
+from support import (
+    DEPLOY,
+    NEEDS,
+    NEWEST,
+    chart,
+    documents,
+    merged,
+    objects,
+    one,
+    pod_template,
+    wrong,
+)
 
 if chart:
     from support import HelmError
 
+BOTH = {"exporter": {"cpu": {"enabled": True}}}
 RULES = {"prometheusRule": {"enabled": True}}
 SCRAPED = {"alerter": {"serviceMonitor": {"enabled": True}}}
 ALERTER_POLICY = {"alerter": {"networkPolicy": {"enabled": True}}}
@@ -63,6 +75,64 @@ class Cluster(unittest.TestCase):
             [{"ipBlock": {"cidr": "10.0.0.0/8"}}],
         )
         self.refused({"prometheusNamespace": "Prom"}, "prometheusNamespace")
+
+    def test_a_policy_lets_in_the_alerter_that_reads_the_exporters(self):
+        own = {"networkPolicy": {"from": [{"ipBlock": {"cidr": "10.0.0.0/8"}}]}}
+        names = {"app.kubernetes.io/name": "stepwatch-alerter"}
+        labels = names | {"app.kubernetes.io/instance": "stepwatch"}
+        alerter = {"podSelector": {"matchLabels": labels}}
+        found = peers(merged(EXPORTER_POLICY, {"exporter": own}), "stepwatch-exporter")
+        self.assertEqual(found, [*own["networkPolicy"]["from"], alerter])
+        alone = {"exporter": own, "alerter": {"enabled": False}}
+        found = peers(merged(EXPORTER_POLICY, alone), "stepwatch-exporter")
+        self.assertEqual(found, own["networkPolicy"]["from"])
+        # No peer at all is everybody, which naming one more would take back.
+        everybody = merged(EXPORTER_POLICY, {"exporter": {"networkPolicy": {"from": []}}})
+        everybody = merged(everybody, {"prometheusNamespace": "prom"})
+        self.assertEqual(peers(everybody, "stepwatch-exporter"), [])
+
+    def test_a_policy_lets_the_alerter_ask_the_dns_of_openshift(self):
+        egress = one(objects(ALERTER_POLICY), "NetworkPolicy", "stepwatch-alerter")["spec"]["egress"]
+        asked = {(port["port"], port["protocol"]) for port in egress[0]["ports"]}
+        # Its pods listen there: a policy sees the port behind that of the Service.
+        self.assertLessEqual({(5353, "UDP"), (5353, "TCP"), (53, "UDP"), (53, "TCP")}, asked)
+
+    def test_probes_wait_for_a_node_that_is_busy(self):
+        manifest = documents(DEPLOY / "kubernetes" / "cluster.yml")
+        for o in objects(BOTH) + manifest:
+            if o["kind"] not in ("DaemonSet", "Deployment"):
+                continue
+            [container] = pod_template(o)["spec"]["containers"]
+            for probe, least in (("livenessProbe", 10), ("readinessProbe", 5)):
+                wait = container[probe].get("timeoutSeconds", 1)
+                self.assertGreaterEqual(wait, least, (o["metadata"]["name"], probe))
+
+    def test_what_has_tls_is_scraped_by_tls(self):
+        for probe, scheme in (("HTTP", None), ("HTTPS", "https"), ("TCP", "https")):
+            web = {"web": {"existingSecret": "web", "probe": probe}}
+            config = {"config": {"sources": [{"exporters": {"dns": ["x:9765"]}}]}}
+            values = merged(
+                merged(SCRAPED, PODS_SCRAPED), {"exporter": web, "alerter": merged(web, config)}
+            )
+            found = objects(values)
+            pods = one(found, "PodMonitor", "stepwatch-exporter")["spec"]["podMetricsEndpoints"][0]
+            service = one(found, "ServiceMonitor", "stepwatch-alerter")["spec"]["endpoints"][0]
+            self.assertEqual((pods.get("scheme"), service.get("scheme")), (scheme, scheme), probe)
+        other = merged(values, {"alerter": {"serviceMonitor": {"endpoint": {"scheme": "http"}}}})
+        monitor = one(objects(other), "ServiceMonitor", "stepwatch-alerter")
+        self.assertEqual(monitor["spec"]["endpoints"][0]["scheme"], "http", "the value counts")
+
+    def test_no_pod_has_variables_of_services(self):
+        for o in objects(BOTH):
+            if pod_template(o):
+                self.assertIs(pod_template(o)["spec"]["enableServiceLinks"], False, o["kind"])
+
+    def test_openshift_chooses_the_user_of_the_alerter(self):
+        chosen = {"runAsUser": None, "runAsGroup": None, "fsGroup": None}
+        found = objects({"alerter": {"podSecurityContext": chosen}})
+        context = pod_template(one(found, "Deployment", "stepwatch-alerter"))["spec"]
+        self.assertEqual(context["securityContext"].keys() & chosen.keys(), set())
+        self.assertIs(context["securityContext"]["runAsNonRoot"], True)
 
     def test_selinux_is_what_the_values_say(self):
         spc = {"seLinuxOptions": {"type": "spc_t"}}

@@ -96,18 +96,25 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 
 {{/*
 Who may reach a program (root, of: its values, name, monitored: whether it is scraped). A Prometheus
-that the policy keeps out takes the program for dead, and pages.
+that the policy keeps out takes the program for dead, and pages; so does an alerter of exporters. No
+peer at all is everybody.
 */}}
 {{- define "stepwatch.peers" -}}
 {{- $from := .of.networkPolicy.from -}}
+{{- $own := eq (toJson $from) (toJson (list (dict "podSelector" dict))) -}}
+{{- if $from -}}
+{{- if and (eq .name "exporter") .root.Values.alerter.enabled (not $own) -}}
+{{- $alerter := include "stepwatch.selector" (dict "root" .root "app" "stepwatch-alerter") | fromYaml -}}
+{{- $from = append $from (dict "podSelector" (dict "matchLabels" $alerter)) -}}
+{{- end -}}
 {{- with .root.Values.prometheusNamespace -}}
 {{- $from = append $from (dict "namespaceSelector"
       (dict "matchLabels" (dict "kubernetes.io/metadata.name" .))) -}}
 {{- else -}}
-{{- $own := list (dict "podSelector" dict) -}}
-{{- if and (or .monitored .root.Values.prometheusRule.enabled) (eq (toJson $from) (toJson $own)) -}}
+{{- if and (or .monitored .root.Values.prometheusRule.enabled) $own -}}
 {{- fail (print .name ".networkPolicy lets in its own namespace alone, and Prometheus is to scrape "
       "it: set prometheusNamespace to the namespace of Prometheus (or " .name ".networkPolicy.from)") -}}
+{{- end -}}
 {{- end -}}
 {{- end -}}
 {{- toYaml $from -}}
@@ -142,4 +149,15 @@ tcpSocket: {port: metrics}
 {{- else -}}
 httpGet: {path: {{ .path }}, port: metrics{{ if eq .of.web.probe "HTTPS" }}, scheme: HTTPS{{ end }}}
 {{- end -}}
+{{- end -}}
+
+{{/*
+An endpoint of the Prometheus operator (of: the values of the program, monitor: its own values, and
+fixed). What the probe has TLS for, Prometheus has too.
+*/}}
+{{- define "stepwatch.endpoint" -}}
+{{- $endpoint := merge (dict "port" "metrics") (default dict .fixed) -}}
+{{- with .monitor.interval }}{{ $_ := set $endpoint "interval" . }}{{ end -}}
+{{- if ne .of.web.probe "HTTP" }}{{ $_ := set $endpoint "scheme" "https" }}{{ end -}}
+{{- list (mergeOverwrite $endpoint (deepCopy .monitor.endpoint)) | toYaml -}}
 {{- end -}}

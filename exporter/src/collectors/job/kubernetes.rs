@@ -2,8 +2,8 @@
 //! pods wait for GPUs, and whether GPUs are idle meanwhile.
 //!
 //! It is for one exporter of a cluster, such as the Deployment in `deploy/kubernetes/cluster.yml`.
-//! Lists are read page by page each minute; the pods that run, which are many, every five minutes.
-//! GPUs of resource claims (DRA) are not counted.
+//! Nodes and pods that wait are listed each minute; the pods that run, which are many, every five
+//! minutes. GPUs of resource claims (DRA) are not counted.
 
 mod client;
 mod objects;
@@ -15,10 +15,9 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use stepwatch_kit::config::Period;
-use stepwatch_wire::conditions::NodeCondition;
 use tokio::runtime::Runtime;
 
-use self::client::{Api, Failed, Place};
+use self::client::{Api, Failed, Place, Question};
 use self::objects::{GpuResources, Node, Pod};
 use self::state::{Held, NodeStanding, Nodes, Queue, Reason};
 use crate::clock::unix_now;
@@ -34,7 +33,7 @@ pub const NEEDS: &str = "the API of Kubernetes, and an account that may list nod
 pub const COST: &str = "two lists of the API each minute, and all pods every five minutes";
 
 pub static UP: Family =
-    Family::gauge("kubernetes_up", "", &[], "Whether the API answered all questions of the last pass");
+    Family::gauge("kubernetes_up", "", &[], "Whether the API answered all that it was last asked");
 pub static SILENT: Family = Family::gauge(
     "kubernetes_silent_seconds",
     "seconds",
@@ -133,11 +132,20 @@ pub static FAMILIES: &[&Family] = &[
     &FITTING,
 ];
 
-const LIST_NODES: &str = "nodes";
-const LIST_PENDING: &str = "pending";
-const LIST_RUNNING: &str = "running";
-/// What is read, in this order, and what each is called in labels.
-const LISTS: [&str; 3] = [LIST_NODES, LIST_PENDING, LIST_RUNNING];
+const ALL_NODES: Question = Question { list: "nodes", path: "/api/v1/nodes", selector: "", cached: false };
+/// Few of many pods: from its store, the server would read all of them each minute.
+const PENDING: Question =
+    Question { list: "pending", path: "/api/v1/pods", selector: "status.phase=Pending", cached: true };
+const RUNNING: Question =
+    Question { list: "running", path: "/api/v1/pods", selector: "status.phase=Running", cached: false };
+/// What is read, in this order.
+const LISTS: [Question; 3] = [ALL_NODES, PENDING, RUNNING];
+/// The list of the pods that run may take so many times as long as another: of 5,000 nodes there
+/// are 100,000.
+const RUNNING_TIMES: u32 = 3;
+/// After a list of the pods that run that failed, the next one is so many times as far away as it
+/// took, so that a server that is slow has less to do and not more.
+const REST_TIMES: u32 = 4;
 /// How often a list is begun anew that became too old while it was read.
 const BEGINNINGS: usize = 3;
 /// Where a pod finds its account.
@@ -150,7 +158,7 @@ pub struct Config {
     /// The families that are on the metrics page.
     pub metrics: Metrics,
     pub interval: Period,
-    /// How long one list may take.
+    /// How long one list may take; that of the pods that run three times as long.
     pub timeout: Period,
     /// How often the pods that run are listed.
     pub running_interval: Period,
@@ -220,8 +228,21 @@ impl Default for Config {
 }
 
 pub fn rhythm(config: &Config) -> Rhythm {
-    let lists = config.timeout.as_duration() * LISTS.len() as u32;
+    let lists = LISTS.iter().map(|question| limit(config, *question)).sum::<Duration>();
     Rhythm { interval: config.interval.into(), deadline: lists + Duration::from_secs(10) }
+}
+
+fn limit(config: &Config, question: Question) -> Duration {
+    let times = if question.list == RUNNING.list { RUNNING_TIMES } else { 1 };
+    config.timeout.as_duration().saturating_mul(times)
+}
+
+/// The last list of the pods that run.
+#[derive(Debug)]
+struct Running {
+    /// When they are listed again.
+    again: Instant,
+    held: Result<Held, Failure>,
 }
 
 #[derive(Debug)]
@@ -231,8 +252,9 @@ pub struct KubernetesReader {
     /// The runtime, created for the first list.
     runtime: Option<Runtime>,
     standing: Standing,
-    /// What the pods that run hold, and when these were listed.
-    running: Option<(Instant, Held)>,
+    running: Option<Running>,
+    /// A list that the server has in memory was too large for one answer.
+    is_paged: bool,
     /// The server asked to be left alone until then.
     not_before: Option<Instant>,
     failures: BTreeMap<(&'static str, &'static str), u64>,
@@ -254,7 +276,7 @@ struct Found {
 /// The API answers if all but the pods that run was read.
 fn failure((list, failed): &Missing) -> Failure {
     let why = format!("{list}: {failed}");
-    let silent = *list != LIST_RUNNING && failed.is_silence();
+    let silent = *list != RUNNING.list && failed.is_silence();
     if silent { Failure::Silent(why) } else { Failure::Unreadable(why) }
 }
 
@@ -266,6 +288,7 @@ impl KubernetesReader {
             runtime: None,
             standing: Standing::new("Kubernetes"),
             running: None,
+            is_paged: false,
             not_before: None,
             failures: BTreeMap::new(),
             took: BTreeMap::new(),
@@ -281,60 +304,60 @@ impl KubernetesReader {
         if let Some(left) =
             self.not_before.map(|at| at.saturating_duration_since(now)).filter(|d| !d.is_zero())
         {
-            return Err((LIST_NODES, Failed::Throttled(left)));
+            return Err((ALL_NODES.list, Failed::Throttled(left)));
         }
         let no_place = || Failed::File("neither `url` is set nor is this a pod of a cluster".into());
-        let place = self.place().ok_or_else(no_place).map_err(|e| (LIST_NODES, e))?;
-        let api = Api::open(&place).map_err(|e| (LIST_NODES, e))?;
+        let place = self.place().ok_or_else(no_place).map_err(|e| (ALL_NODES.list, e))?;
+        let api = Api::open(&place).map_err(|e| (ALL_NODES.list, e))?;
         let gpus = self.gpus.clone();
-        let nodes: Nodes = self
-            .list(&api, LIST_NODES, "/api/v1/nodes", "", |nodes: &mut Nodes, node: Node| {
-                nodes.take(&gpus, node)
-            })
-            .await?;
-        let pods = "/api/v1/pods";
-        let queue: Queue = self
-            .list(&api, LIST_PENDING, pods, "status.phase=Pending", |queue: &mut Queue, pod: Pod| {
-                queue.take(&gpus, pod)
-            })
-            .await?;
-        let every = self.config.running_interval.as_duration();
-        let is_due = self.running.as_ref().is_none_or(|(at, _)| now.saturating_duration_since(*at) >= every);
-        let running = if is_due { self.list_running(&api, pods, now).await } else { Ok(false) };
+        let nodes: Nodes =
+            self.list(&api, ALL_NODES, |nodes: &mut Nodes, node: Node| nodes.take(&gpus, node)).await?;
+        let queue: Queue =
+            self.list(&api, PENDING, |queue: &mut Queue, pod: Pod| queue.take(&gpus, pod)).await?;
+        let is_due = self.running.as_ref().is_none_or(|running| now >= running.again);
+        let running = if is_due { self.list_running(&api, now).await } else { Ok(false) };
         Ok(Found { nodes, queue, running })
     }
 
     /// Lists the pods that run.
-    async fn list_running(&mut self, api: &Api, pods: &str, now: Instant) -> Result<bool, Missing> {
-        let take = |held: &mut Held, pod: Pod| held.take(&pod);
-        let running: Held = self.list(api, LIST_RUNNING, pods, "status.phase=Running", take).await?;
-        self.running = Some((now, running));
-        Ok(true)
+    async fn list_running(&mut self, api: &Api, now: Instant) -> Result<bool, Missing> {
+        let (began, every) = (Instant::now(), self.config.running_interval.as_duration());
+        let read = self.list(api, RUNNING, |held: &mut Held, pod: Pod| held.take(&pod)).await;
+        let rest = if read.is_ok() { every } else { every.min(began.elapsed() * REST_TIMES) };
+        let again = now + rest;
+        let (held, is_new) = match read {
+            Ok(held) => (Ok(held), Ok(true)),
+            Err(missing) => (Err(failure(&missing)), Err(missing)),
+        };
+        self.running = Some(Running { again, held });
+        is_new
     }
 
     /// Reads one list into a new `S`, and begins anew if the server has forgotten where it was.
     async fn list<T: serde::de::DeserializeOwned, S: Default>(
         &mut self,
         api: &Api,
-        list: &'static str,
-        path: &str,
-        selector: &str,
+        question: Question,
         take: impl Fn(&mut S, T),
     ) -> Result<S, Missing> {
-        let (began, limit) = (Instant::now(), self.config.timeout.as_duration());
+        let (began, limit) = (Instant::now(), limit(&self.config, question));
+        let Question { list, cached, .. } = question;
+        let mut asked = Question { cached: cached && !self.is_paged, ..question };
         let whole = async {
             for _ in 0..BEGINNINGS {
                 let mut state = S::default();
-                let read = api.list(path, selector, &mut |object| take(&mut state, object)).await;
+                let read = api.list(asked, &mut |object| take(&mut state, object)).await;
                 match read {
                     Ok(()) => return Ok(state),
                     Err(Failed::Gone) => {}
+                    Err(Failed::TooLarge) if asked.cached => asked.cached = false,
                     Err(other) => return Err(other),
                 }
             }
             Err(Failed::Gone)
         };
         let result = tokio::time::timeout(limit, whole).await.unwrap_or(Err(Failed::Timeout(limit)));
+        self.is_paged |= cached && !asked.cached;
         if let Err(Failed::Throttled(wait)) = &result {
             self.not_before = Some(Instant::now() + *wait);
         }
@@ -368,8 +391,8 @@ impl KubernetesReader {
 
     /// Writes what is known only with the pods that run.
     fn compare(&mut self, cx: &Context<'_>, now: Instant, found: Found, out: &mut Samples) {
-        let (Ok(is_new), Some((_, running))) = (found.running, &self.running) else { return };
-        let Found { nodes, mut queue, .. } = found;
+        let Some(Running { held: Ok(running), .. }) = &self.running else { return };
+        let Found { nodes, mut queue, running: is_new } = found;
         let held = std::mem::take(&mut queue.held).with(running);
         let gpus = nodes.gpus(&held);
         for (state, count) in
@@ -378,9 +401,9 @@ impl KubernetesReader {
             out.set(&GPUS, &[state], count);
         }
         // Pods that began to run since they were listed would leave their nodes idle.
-        let fitting = is_new.then(|| queue.fitting(&nodes, &held));
+        let fitting = is_new.is_ok_and(|is_new| is_new).then(|| queue.fitting(&nodes, &held));
         let idle_after = (now, self.config.idle_after.into());
-        let long = self.standing.waits(cx, NodeCondition::JobsWaitBesideIdle, idle_after, fitting);
+        let long = self.standing.waits(cx, idle_after, fitting);
         out.set(&FITTING, &[], long);
     }
 }
@@ -401,19 +424,21 @@ impl Collector for KubernetesReader {
         if let Some((list, failed)) = missing {
             *self.failures.entry((*list, failed.reason())).or_default() += 1;
         }
+        // That of the pods that run stands until they are listed again.
+        let kept = self.running.as_ref().and_then(|running| running.held.as_ref().err());
+        let failure = missing.map(failure).or_else(|| kept.cloned());
         let now = Instant::now();
         let silent_after = (now, self.config.silent_after.into());
-        let conditions = [NodeCondition::SchedulerDown, NodeCondition::SchedulerUnreadable];
-        let failing = self.standing.answers(cx, conditions, silent_after, missing.map(failure).as_ref());
+        let failing = self.standing.answers(cx, silent_after, failure.as_ref());
         out.set(&SILENT, &[], failing.silent);
         out.set(&UNREADABLE, &[], failing.unreadable);
-        out.set(&UP, &[], missing.is_none());
+        out.set(&UP, &[], failure.is_none());
         if let Ok(found) = answer {
-            self.standing.out_of_service(cx, NodeCondition::NodeOutOfService, found.nodes.outages());
+            self.standing.out_of_service(cx, found.nodes.outages());
             self.write(&found.nodes, &found.queue, out);
             self.compare(cx, now, found, out);
         }
-        for list in LISTS {
+        for Question { list, .. } in LISTS {
             out.maybe(&ANSWER, &[list], self.took.get(list).copied());
             for reason in Failed::REASONS {
                 let count = self.failures.get(&(list, reason)).copied().unwrap_or(0);

@@ -15,7 +15,6 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use stepwatch_kit::config::Period;
-use stepwatch_wire::conditions::NodeCondition;
 use stepwatch_wire::words;
 use tokio::runtime::Runtime;
 
@@ -108,7 +107,7 @@ pub static FITTING: Family = Family::gauge(
     "slurm_fitting_jobs",
     "",
     &[],
-    "Jobs that have waited for resources for idle_after although idle nodes of their partition had the GPUs that they ask for at every look",
+    "Jobs that have waited for resources for idle_after although idle nodes of their partition had the GPUs and the features that they ask for at every look; those that ask for certain nodes, for a reservation or for one of several features, and parts of heterogeneous jobs are not compared",
 );
 
 pub static FAMILIES: &[&Family] = &[
@@ -259,6 +258,11 @@ impl SlurmReader {
         found.sort();
         // It fails too where it found all of them down.
         let failure = match result {
+            // It calls controllers down that it could not ask.
+            Err(failed) if failed.is_not_admitted() => {
+                found.clear();
+                Some(failed)
+            }
             _ if !found.is_empty() => (!found.iter().any(|c| c.is_up)).then_some(Failed::Controller),
             result => result.err(),
         };
@@ -268,13 +272,15 @@ impl SlurmReader {
     /// Asks for nodes and jobs; neither counts without the other.
     fn ask(&mut self) -> Result<Answer, CollectError> {
         let (mut nodes, mut queue) = (Nodes::default(), Queue::default());
-        let show = ["--all", "--details", "--oneliner", "show", "nodes"];
+        // `--local`: where a federation is shown by default, its other clusters have exporters of
+        // their own.
+        let show = ["--all", "--local", "--details", "--oneliner", "show", "nodes"];
         let answer = self.run(SHOW_NODES, &show, &mut |line| nodes.take(line))?;
         self.count_malformed(SHOW_NODES, nodes.malformed);
         if let Err(failure) = known(SHOW_NODES, answer, nodes.all.len(), nodes.malformed) {
             return Ok(Err((SHOW_NODES, failure)));
         }
-        let list = ["--all", "--noheader", "--Format", queue::FORMAT];
+        let list = ["--all", "--local", "--noheader", "--Format", queue::FORMAT];
         let answer = self.run(SHOW_JOBS, &list, &mut |line| queue.take(line))?;
         self.count_malformed(SHOW_JOBS, queue.malformed);
         let jobs = usize::try_from(queue.jobs()).unwrap_or(usize::MAX);
@@ -374,17 +380,16 @@ impl Collector for SlurmReader {
             }
         });
         let silent_after = (now, self.config.silent_after.into());
-        let conditions = [NodeCondition::SchedulerDown, NodeCondition::SchedulerUnreadable];
-        let failing = self.standing.answers(cx, conditions, silent_after, failure.as_ref());
+        let failing = self.standing.answers(cx, silent_after, failure.as_ref());
         out.set(&SILENT, &[], failing.silent);
         out.set(&UNREADABLE, &[], failing.unreadable);
         out.set(&UP, &[], answer.is_ok());
         if let Ok((nodes, queue)) = &answer {
             write(nodes, queue, out);
-            self.standing.out_of_service(cx, NodeCondition::NodeOutOfService, nodes.outages());
+            self.standing.out_of_service(cx, nodes.outages());
             let idle_after = (now, self.config.idle_after.into());
             let fitting = Some(queue.fitting(nodes));
-            let long = self.standing.waits(cx, NodeCondition::JobsWaitBesideIdle, idle_after, fitting);
+            let long = self.standing.waits(cx, idle_after, fitting);
             out.set(&FITTING, &[], long);
             for outage in self.standing.outages() {
                 out.maybe(&OUT, &[&outage.node, outage.state, &outage.reason], outage.since);

@@ -12,15 +12,20 @@ use serde::de::DeserializeOwned;
 use stepwatch_wire::words;
 
 /// Objects of a page, and the most pages of a list.
-const PAGE: &str = "250";
+const PAGE: &str = "500";
 const MAX_PAGES: usize = 400;
-/// The most bytes of a page. A pod with many containers has 64 KiB.
-const MAX_PAGE_BYTES: usize = 32 << 20;
+/// The most bytes of a page. A pod with many containers has 64 KiB, and so has a node with many
+/// annotations.
+pub(super) const MAX_PAGE_BYTES: usize = 64 << 20;
 /// The most bytes read, and characters kept, of a refusal.
 const MAX_REFUSAL_BYTES: usize = 8 << 10;
 const MAX_REFUSAL: usize = 160;
 /// The most bytes of a token and of certificates.
 const MAX_FILE_BYTES: u64 = 1 << 20;
+/// How often a page is asked for again because the server asks for a moment, and how long that is
+/// at most. All that was read of a list would be asked for again otherwise.
+const TRIES: usize = 4;
+const MOMENT: Duration = Duration::from_secs(5);
 /// The longest time for which the server may ask not to be asked.
 const LONGEST_WAIT: Duration = Duration::from_mins(10);
 
@@ -71,8 +76,10 @@ impl Failed {
             // Not one whose certificate is of an authority that this program does not know.
             Self::Connect(why) => !why.contains("certificate"),
             Self::Timeout(_) => true,
+            // Nobody can use an API whose store does not answer it.
+            Self::Status(status, _) => status.is_server_error(),
             Self::File(_) | Self::Unauthorized(_) | Self::Forbidden(_) | Self::Gone => false,
-            Self::Throttled(_) | Self::Status(..) | Self::TooLarge | Self::Malformed(_) => false,
+            Self::Throttled(_) | Self::TooLarge | Self::Malformed(_) => false,
         }
     }
 
@@ -100,6 +107,19 @@ pub(super) struct Place {
     pub(super) url: Url,
     pub(super) token_file: Option<PathBuf>,
     pub(super) ca_file: Option<PathBuf>,
+}
+
+/// A list that is asked for.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Question {
+    /// What it is called in labels.
+    pub(super) list: &'static str,
+    pub(super) path: &'static str,
+    pub(super) selector: &'static str,
+    /// Whether the server may answer from its memory, which may be some seconds old. It reads its
+    /// store otherwise, and there also all objects that the selector leaves out. From its memory it
+    /// gives all of a list at once.
+    pub(super) cached: bool,
 }
 
 /// Parses the address of an API; the error says what is wrong with it.
@@ -144,13 +164,12 @@ impl Api {
     /// list was read: [`Failed::Gone`] in the middle asks for a new beginning.
     pub(super) async fn list<T: DeserializeOwned>(
         &self,
-        path: &str,
-        selector: &str,
+        question: Question,
         take: &mut dyn FnMut(T),
     ) -> Result<(), Failed> {
         let mut next = String::new();
         for _ in 0..MAX_PAGES {
-            let body = self.page(self.at(path, selector, &next)).await?;
+            let body = self.page(self.at(question, &next)).await?;
             let list: List<T> = serde_json::from_slice(&body).map_err(|e| {
                 // Not what is written there, which may be a secret of a pod.
                 Failed::Malformed(format!("at line {}, column {}", e.line(), e.column()))
@@ -167,20 +186,28 @@ impl Api {
         Err(Failed::TooLarge)
     }
 
-    fn at(&self, path: &str, selector: &str, next: &str) -> Url {
+    fn at(&self, question: Question, next: &str) -> Url {
         let mut url = self.url.clone();
-        url.set_path(&format!("{}{path}", self.url.path().trim_end_matches('/')));
-        let pairs = [("limit", PAGE), ("fieldSelector", selector), ("continue", next)];
+        url.set_path(&format!("{}{}", self.url.path().trim_end_matches('/'), question.path));
+        // What follows a page has its version.
+        let version = if question.cached && next.is_empty() { "0" } else { "" };
+        let pairs = [
+            ("limit", PAGE),
+            ("fieldSelector", question.selector),
+            ("resourceVersion", version),
+            ("continue", next),
+        ];
         url.query_pairs_mut().extend_pairs(pairs.into_iter().filter(|(_, value)| !value.is_empty()));
         url
     }
 
     async fn page(&self, url: Url) -> Result<Vec<u8>, Failed> {
-        let mut request = self.client.get(url).header(ACCEPT, "application/json");
-        if let Some(token) = &self.token {
-            request = request.bearer_auth(token);
+        let mut response = self.answer(&url).await?;
+        for _ in 0..TRIES {
+            let Some(moment) = moment(&response) else { break };
+            tokio::time::sleep(moment).await;
+            response = self.answer(&url).await?;
         }
-        let mut response = request.send().await.map_err(Failed::connect)?;
         if !response.status().is_success() {
             return Err(refusal(response).await);
         }
@@ -193,6 +220,21 @@ impl Api {
         }
         Ok(body)
     }
+
+    async fn answer(&self, url: &Url) -> Result<Response, Failed> {
+        let mut request = self.client.get(url.clone()).header(ACCEPT, "application/json");
+        if let Some(token) = &self.token {
+            request = request.bearer_auth(token);
+        }
+        request.send().await.map_err(Failed::connect)
+    }
+}
+
+/// How long the server asks to wait, if that is a moment.
+fn moment(response: &Response) -> Option<Duration> {
+    let is_busy =
+        matches!(response.status(), StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE);
+    retry_after(response).filter(|wait| is_busy && *wait <= MOMENT)
 }
 
 #[derive(Debug, Deserialize)]
@@ -271,6 +313,9 @@ mod tests {
         assert!(connect("Connection refused (os error 111)") && connect("dns error"));
         assert!(!connect("invalid peer certificate: UnknownIssuer"));
         assert!(!Failed::Forbidden(String::new()).is_silence());
+        let status = |code| Failed::Status(code, "etcdserver: request timed out".into()).is_silence();
+        assert!(status(StatusCode::INTERNAL_SERVER_ERROR) && status(StatusCode::GATEWAY_TIMEOUT));
+        assert!(!status(StatusCode::NOT_FOUND));
     }
 
     #[test]

@@ -14,7 +14,7 @@ pub(super) struct Meta {
     pub(super) namespace: String,
     pub(super) uid: String,
     pub(super) labels: Map,
-    annotations: Option<BTreeMap<String, serde_json::Value>>,
+    annotations: Option<BTreeMap<String, IgnoredAny>>,
     pub(super) creation_timestamp: Option<String>,
 }
 
@@ -81,7 +81,9 @@ pub(super) struct PodSpec {
     affinity: Option<IgnoredAny>,
     topology_spread_constraints: Option<IgnoredAny>,
     resource_claims: Option<IgnoredAny>,
+    /// The group of Kubernetes 1.35, and that of later ones.
     workload_ref: Option<IgnoredAny>,
+    scheduling_group: Option<IgnoredAny>,
     overhead: Option<IgnoredAny>,
     resources: Option<IgnoredAny>,
 }
@@ -286,6 +288,7 @@ impl Pod {
             &spec.topology_spread_constraints,
             &spec.resource_claims,
             &spec.workload_ref,
+            &spec.scheduling_group,
             &spec.overhead,
             &spec.resources,
         ];
@@ -397,6 +400,7 @@ mod tests {
             r#"{"spec":{"schedulerName":"volcano"}}"#,
             r#"{"spec":{"schedulingGates":[{"name":"kueue.x-k8s.io/admission"}]}}"#,
             r#"{"spec":{"workloadRef":{"name":"w"}}}"#,
+            r#"{"spec":{"schedulingGroup":{"podGroupName":"g"}}}"#,
             r#"{"metadata":{"annotations":{"scheduling.k8s.io/group-name":"g"}}}"#,
             r#"{"metadata":{"labels":{"scheduling.x-k8s.io/pod-group":"g"}}}"#,
             r#"{"metadata":{"labels":{"kueue.x-k8s.io/pod-group-name":"g"}}}"#,

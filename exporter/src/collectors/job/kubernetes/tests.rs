@@ -153,7 +153,10 @@ fn nodes() -> Vec<Value> {
 /// The lists of a cluster, one object a page.
 fn cluster(asked: &Asked) -> Response<Body> {
     let (path, query) = asked;
-    assert_eq!(query["limit"], "250");
+    assert_eq!(query["limit"], "500");
+    // Pods that wait come from the memory of the server, and what follows a page has its version.
+    let is_cached = !query.contains_key("continue") && query.values().any(|v| v == "status.phase=Pending");
+    assert_eq!(query.get("resourceVersion").map(String::as_str), is_cached.then_some("0"));
     let waiting = |reason: &str| {
         let status = json!({"containerStatuses": [{"state": {"waiting": {"reason": reason}}}]});
         pod(2, json!({"spec": {"nodeName": "n1"}, "status": status}))
@@ -288,6 +291,23 @@ fn a_server_that_asks_for_patience_is_not_asked_meanwhile() {
     }
     let text = bench.published().remove(0).text.unwrap();
     assert!(text.ends_with("nodes: it asks to be left alone for 120s"), "{text}");
+    // For a moment it waits, and goes on where it was.
+    let mut moments = 2;
+    let fake = Fake::serve(move |asked| {
+        if asked.1.contains_key("continue") && moments > 0 {
+            moments -= 1;
+            let busy = Response::builder().status(429).header("retry-after", "0");
+            return busy.body(Body::from("slow down")).unwrap();
+        }
+        cluster(asked)
+    });
+    let page = Bench::new(Roots::default()).collect(&mut fake.reader());
+    assert_eq!((page.get(&UP, &[]), fake.asked()), (Some(1.0), 13 + 2));
+    // Not for ever.
+    let busy = || Response::builder().status(503).header("retry-after", "0").body(Body::empty());
+    let fake = Fake::serve(move |_| busy().unwrap());
+    fails(&fake, "nodes", "throttled");
+    assert_eq!(fake.asked(), 5);
     // Without a time, the next pass asks again.
     let fake = Fake::serve(|_| answer(429, ""));
     let mut reader = fake.reader();
@@ -313,17 +333,50 @@ fn without_the_pods_that_run_nodes_and_queue_are_known() {
         Some("status.phase=Running") => answer(200, Body::from_stream(stream::pending::<Never>())),
         _ => cluster(asked),
     });
-    fake.config.timeout = Period::secs(2);
+    fake.config.timeout = Period::secs(1);
     let bench = Bench::new(Roots::default());
-    let page = bench.collect(&mut fake.reader());
+    let mut reader = fake.reader();
+    let page = bench.collect(&mut reader);
     assert_eq!((page.get(&UP, &[]), page.get(&SILENT, &[])), (Some(0.0), Some(0.0)));
     assert_eq!(page.get(&FAILURES, &["running", "timeout"]), Some(1.0));
     assert_eq!((page.get(&NODES, &["ready"]), page.get(&CAPACITY, &[])), (Some(2.0), Some(32.0)));
     assert_eq!(page.get(&PENDING_PODS, &["unschedulable"]), Some(1.0));
     assert_eq!((page.get(&GPUS, &["idle"]), page.get(&FITTING, &[])), (None, None));
     let texts: Vec<_> = bench.published().into_iter().map(|e| e.text.unwrap()).collect();
-    let unreadable = "Kubernetes may work, but could not be read for 0 min: running: no answer within 2s";
+    let unreadable = "Kubernetes may work, but could not be read for 0 min: running: no answer within 3s";
     assert_eq!(texts, [unreadable, "Kubernetes: cordoned", "Kubernetes: not ready (NodeStatusUnknown)"]);
+    // A slow server has less to do then: they are not listed again at once, and are missing still.
+    let asked = fake.asked();
+    let page = bench.collect(&mut reader);
+    assert_eq!(fake.asked(), asked + 5 + 4, "nodes and pods that wait");
+    assert_eq!((page.get(&UP, &[]), page.get(&GPUS, &["idle"])), (Some(0.0), None));
+    assert_eq!(page.get(&FAILURES, &["running", "timeout"]), Some(1.0));
+    assert!(page.get(&UNREADABLE, &[]).is_some_and(|seconds| seconds > 0.0));
+}
+
+#[test]
+fn a_server_whose_store_does_not_answer_is_silent() {
+    let fake = Fake::serve(|_| refuses(500, "etcdserver: request timed out"));
+    let text = fails(&fake, "nodes", "status");
+    assert!(text.starts_with("Kubernetes has not answered for 0 min: nodes: it answered 500"), "{text}");
+}
+
+#[test]
+fn more_waiting_pods_than_one_answer_has_are_read_page_by_page() {
+    let fake = Fake::serve(|asked| match asked.1.get("resourceVersion") {
+        Some(_) => answer(200, vec![b' '; client::MAX_PAGE_BYTES + 1]),
+        None if asked.1.values().any(|value| value == "status.phase=Pending") => {
+            list("PodList", &[unschedulable(8)])
+        }
+        None => cluster(asked),
+    });
+    let bench = Bench::new(Roots::default());
+    let mut reader = fake.reader();
+    for asked in [5 + 2 + 4, 5 + 2 + 4 + 5 + 1] {
+        let page = bench.collect(&mut reader);
+        assert_eq!((page.get(&UP, &[]), fake.asked()), (Some(1.0), asked), "it is asked once");
+        assert_eq!(page.get(&PENDING_PODS, &["unschedulable"]), Some(1.0));
+    }
 }
 
 #[test]
@@ -340,7 +393,7 @@ fn other_bodies_are_no_lists() {
         let text = fails(&fake, "nodes", "malformed");
         assert!(text.contains("nodes: not a list of Kubernetes"), "{text}");
     }
-    let fake = Fake::serve(|_| answer(200, vec![b' '; (32 << 20) + 1]));
+    let fake = Fake::serve(|_| answer(200, vec![b' '; client::MAX_PAGE_BYTES + 1]));
     fails(&fake, "nodes", "too_large");
     // A list that never ends.
     let page = json!({"kind": "NodeList", "metadata": {"continue": "1"}, "items": null}).to_string();

@@ -19,8 +19,22 @@ use tokio::process::{Child, Command};
 const MAX_OUTPUT_BYTES: usize = 32 << 20;
 /// The most bytes kept of a line.
 const MAX_LINE_BYTES: usize = 64 << 10;
-/// What a command complains with whose controller does not answer.
-const NO_CONTROLLER: &str = "Unable to contact slurm controller";
+/// What a command complains with whose controller does not answer: it is gone, too busy to answer
+/// in time, asks to be left alone, or waits for the other one to fail.
+const NO_CONTROLLER: [&str; 9] = [
+    "Unable to contact slurm controller",
+    "Communication connection failure",
+    "Message send failure",
+    "Message receive failure",
+    "Connection timed out",
+    "Socket timed out on send/recv operation",
+    "Zero Bytes were transmitted or received",
+    "Rate limit exceeded",
+    "in standby mode",
+];
+/// What it complains with if this node cannot prove who it is: munge does not run there, or its
+/// token or its key is not accepted.
+const NOT_ADMITTED: &str = "authentication error";
 /// The most bytes read of what a command complains, and the most characters kept.
 const MAX_COMPLAINT_BYTES: u64 = 4 << 10;
 const MAX_COMPLAINT: usize = 160;
@@ -69,9 +83,14 @@ impl Failed {
     pub(super) fn is_silence(&self) -> bool {
         match self {
             Self::Timeout(..) | Self::Controller => true,
-            Self::Exit(_, _, complaint) => complaint.contains(NO_CONTROLLER),
+            Self::Exit(_, _, complaint) => NO_CONTROLLER.iter().any(|of| complaint.contains(of)),
             Self::Start(..) | Self::TooLarge(_) | Self::Read(..) | Self::Malformed(_) => false,
         }
+    }
+
+    /// Whether this node cannot prove who it is.
+    pub(super) fn is_not_admitted(&self) -> bool {
+        matches!(self, Self::Exit(_, _, complaint) if complaint.contains(NOT_ADMITTED))
     }
 
     pub(super) const REASONS: [&'static str; 7] =

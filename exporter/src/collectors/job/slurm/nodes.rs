@@ -8,8 +8,21 @@ use crate::scheduler::Outage;
 
 /// The most nodes that are read; further ones are counted as malformed.
 const MAX_NODES: usize = 50_000;
-/// The most partitions kept of a node.
+/// The most partitions, and the most features, kept of a node.
 const MAX_PARTITIONS: usize = 64;
+/// What versions before 21.08 write behind a base state (`ALLOCATED#`), and the flag that later ones
+/// write.
+const MARKS: [(char, &str); 9] = [
+    ('*', "NOT_RESPONDING"),
+    ('~', "POWERED_DOWN"),
+    ('#', "POWERING_UP"),
+    ('%', "POWERING_DOWN"),
+    ('!', "POWER_DOWN"),
+    ('$', "MAINTENANCE"),
+    ('@', "REBOOT_REQUESTED"),
+    ('^', "REBOOT_ISSUED"),
+    ('-', "PLANNED"),
+];
 
 /// The state of a node, as one word. Slurm has a base state and flags: `IDLE+DRAIN+NOT_RESPONDING`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -90,10 +103,9 @@ impl State {
 
     fn parse(text: &str) -> Self {
         let upper = text.to_ascii_uppercase();
-        // Older versions mark a node that does not respond with a star at its base state.
-        let not_responding = upper.contains('*');
-        let words: Vec<&str> =
-            upper.split('+').map(|w| w.trim_matches(|c: char| !c.is_alphanumeric())).collect();
+        let marks = MARKS.iter().filter(|(mark, _)| upper.contains(*mark)).map(|(_, flag)| *flag);
+        let words = upper.split('+').map(|w| w.trim_matches(|c: char| !c.is_alphanumeric()));
+        let words: Vec<&str> = words.chain(marks).collect();
         let has = |names: &[&str]| words.iter().any(|word| names.contains(word));
         let busy = has(&["ALLOCATED", "MIXED", "COMPLETING"]);
         match () {
@@ -102,6 +114,7 @@ impl State {
             () if has(&["ERROR"]) => Self::Error,
             () if has(&["INVALID_REG", "INVAL"]) => Self::Invalid,
             () if has(&["FAIL"]) && busy => Self::Failing,
+            () if has(&["FAILING"]) => Self::Failing,
             () if has(&["FAIL"]) => Self::Fail,
             () if has(&["DRAIN"]) && busy => Self::Draining,
             () if has(&["DRAIN"]) => Self::Drained,
@@ -109,19 +122,14 @@ impl State {
             () if has(&["DRAINED"]) => Self::Drained,
             () if has(&["UNKNOWN"]) => Self::Unknown,
             // `POWER` is that of versions before 21.08.
-            () if has(&[
-                "POWER",
-                "POWER_DOWN",
-                "POWERED_DOWN",
-                "POWERING_DOWN",
-                "POWERING_UP",
-                "POWER_UP",
-            ]) =>
-            {
+            () if has(&["POWER", "POWERED_DOWN", "POWERING_DOWN", "POWERING_UP", "POWER_UP"]) => {
                 Self::PoweredDown
             }
-            () if has(&["REBOOT", "REBOOT_ISSUED", "REBOOT_REQUESTED"]) => Self::Rebooting,
-            () if has(&["NOT_RESPONDING", "NO_RESPOND"]) || not_responding => Self::NotResponding,
+            () if has(&["REBOOT", "REBOOT_ISSUED"]) => Self::Rebooting,
+            // What is only asked for waits until the node has no job.
+            () if has(&["POWER_DOWN"]) && !busy => Self::PoweredDown,
+            () if has(&["REBOOT_REQUESTED"]) && !busy => Self::Rebooting,
+            () if has(&["NOT_RESPONDING", "NO_RESPOND"]) => Self::NotResponding,
             () if has(&["MAINT", "MAINTENANCE"]) => Self::Maintenance,
             () if has(&["BLOCKED"]) => Self::Blocked,
             () if has(&["RESERVED"]) => Self::Reserved,
@@ -170,6 +178,7 @@ pub(super) struct Node {
     pub(super) name: String,
     pub(super) state: State,
     pub(super) partitions: Vec<String>,
+    pub(super) features: Vec<String>,
     pub(super) gpus: Gpus,
     used: u64,
     reason: String,
@@ -182,15 +191,15 @@ impl Node {
         let name = field(line, "NodeName").filter(|name| !name.is_empty())?;
         let state = State::parse(field(line, "State")?);
         let (reason, since) = reason(line);
-        let partitions = field(line, "Partitions").unwrap_or_default().split(',');
+        let list = |name| -> Vec<String> {
+            let words = field(line, name).unwrap_or_default().split(',').filter(|word| !word.is_empty());
+            words.take(MAX_PARTITIONS).map(str::to_owned).collect()
+        };
         Some(Self {
             name: name.to_owned(),
             state,
-            partitions: partitions
-                .filter(|p| !p.is_empty())
-                .take(MAX_PARTITIONS)
-                .map(str::to_owned)
-                .collect(),
+            partitions: list("Partitions"),
+            features: list("ActiveFeatures"),
             gpus: Gpus::parse(field(line, "Gres").unwrap_or_default()),
             used: Gpus::parse(field(line, "GresUsed").unwrap_or_default()).total(),
             reason,
@@ -314,7 +323,24 @@ mod tests {
             ("IDLE+CLOUD+POWERED_DOWN", "powered_down"),
             ("IDLE+CLOUD+POWER", "powered_down"),
             ("IDLE+CLOUD+POWERING_UP", "powered_down"),
-            ("IDLE~", "idle"),
+            // As versions before 21.08 write them.
+            ("IDLE~", "powered_down"),
+            ("IDLE#+CLOUD", "powered_down"),
+            ("ALLOCATED#+CLOUD", "powered_down"),
+            ("MIXED%+CLOUD", "powered_down"),
+            ("ALLOCATED$", "maintenance"),
+            ("MAINT*", "not_responding"),
+            ("REBOOT", "rebooting"),
+            ("ALLOCATED@", "allocated"),
+            ("DOWN$+DRAIN", "down"),
+            ("FAILING*", "failing"),
+            ("IDLE-", "planned"),
+            ("ALLOCATED+REBOOT_REQUESTED", "allocated"),
+            ("ALLOCATED+REBOOT_ISSUED", "rebooting"),
+            ("MIXED+CLOUD+POWER_DOWN", "mixed"),
+            ("IDLE+CLOUD+POWER_DOWN", "powered_down"),
+            ("MIXED+DRAIN+REBOOT_REQUESTED", "draining"),
+            ("IDLE+DYNAMIC_NORM", "idle"),
             ("UNKNOWN+NOT_RESPONDING", "unknown"),
             ("IDLE+REBOOT_REQUESTED", "rebooting"),
             ("", "other"),

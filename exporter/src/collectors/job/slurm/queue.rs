@@ -1,5 +1,5 @@
-//! Reads the jobs: one line each of `squeue --Format`. The reason, which may have any text, is the
-//! last field.
+//! Reads the jobs: one line each of `squeue --Format`. The features that a job asks for, which may
+//! have the separator in them, are the last field.
 
 use std::collections::BTreeMap;
 
@@ -9,8 +9,9 @@ use crate::scheduler::Waiter;
 
 /// The fields of a job, each with the separator behind it. Versions before 20.02 know no separator.
 pub(super) const FORMAT: &str = "JobArrayID:|,State:|,NumNodes:|,NumTasks:|,tres-per-job:|,tres-per-node:|,\
-    tres-per-task:|,tres-per-socket:|,tres-alloc:|,EligibleTime:|,Partition:|,Reason:|";
-const FIELDS: usize = 12;
+    tres-per-task:|,tres-per-socket:|,tres-alloc:|,EligibleTime:|,Partition:|,ReqNodes:|,Reservation:|,\
+    Reason:|,Feature:|";
+const FIELDS: usize = 15;
 /// The most jobs that are compared with the idle nodes; the scheduler looks at as few.
 const MAX_COMPARED: usize = 100;
 /// The most elements of an array.
@@ -88,7 +89,14 @@ impl Reason {
                 Self::Limit
             }
             _ if ends(&["Limit"]) => Self::Limit,
-            _ if starts(&["BadConstraints", "InvalidAccount", "InvalidQOS", "AccountNotAllowed"]) => {
+            _ if starts(&[
+                "Constraints",
+                "BadConstraints",
+                "InvalidAccount",
+                "InvalidQOS",
+                "AccountNotAllowed",
+            ]) =>
+            {
                 Self::Constraints
             }
             _ => Self::Other,
@@ -121,6 +129,8 @@ struct Wanted {
     /// The job, or the elements of an array that wait: others once some have started.
     id: String,
     partitions: String,
+    /// What its nodes must have, all of it.
+    features: Vec<String>,
     nodes: u64,
     /// The type of its GPUs; empty for any.
     kind: String,
@@ -157,17 +167,20 @@ impl Queue {
             alloc,
             eligible,
             partitions,
+            nodelist,
+            reservation,
             reason,
+            features,
         ] = fields.as_slice()
         else {
             return None;
         };
         // The separator behind the last field is missing where the line was cut off.
-        let reason = Reason::parse(reason.strip_suffix('|')?);
+        let features = features.strip_suffix('|')?;
+        let reason = Reason::parse(reason);
         let (nodes, tasks) = (number(nodes)?, number(tasks)?);
         let jobs = elements(id)?;
-        let state = state.to_ascii_lowercase();
-        let state = STATES.into_iter().find(|known| *known == state).unwrap_or("other");
+        let state = state_of(state);
         *self.by_state.entry(state).or_default() += jobs;
         if state != "pending" {
             return Some(());
@@ -185,11 +198,17 @@ impl Queue {
         pending.gpus = pending.gpus.saturating_add(all.saturating_mul(jobs));
         let since = eligible.parse::<u64>().ok().map(|seconds| seconds as f64).filter(|_| all > 0);
         pending.since = pending.since.into_iter().chain(since).reduce(f64::min);
+        // Which nodes are kept for it by its list of nodes, its reservation or the other parts of a
+        // job of several is not known here.
+        let is_plain = is_none(nodelist) && is_none(reservation) && !id.contains('+');
+        let features = all_of(features).filter(|_| is_plain);
+        let Some(features) = features else { return Some(()) };
         if reason == Reason::Resources && all > 0 && self.waiting.len() < MAX_COMPARED {
             let kinds = [&per_node, &per_job, &per_task, &per_socket].map(Gpus::kind);
             let kind = kinds.into_iter().find(|kind| !kind.is_empty()).unwrap_or_default().to_owned();
             let (id, partitions) = ((*id).to_owned(), (*partitions).to_owned());
-            self.waiting.push(Wanted { id, partitions, nodes: nodes.max(1), kind, per_node: each, all });
+            let nodes = nodes.max(1);
+            self.waiting.push(Wanted { id, partitions, features, nodes, kind, per_node: each, all });
         }
         Some(())
     }
@@ -208,13 +227,43 @@ impl Wanted {
         let is_of = |partitions: &[String]| {
             self.partitions.split(',').any(|own| partitions.iter().any(|of| of == own))
         };
-        let idle = nodes.idle().filter(|node| is_of(&node.partitions)).map(|node| node.gpus.of(&self.kind));
+        let has_all = |features: &[String]| self.features.iter().all(|wanted| features.contains(wanted));
+        let idle = nodes.idle().filter(|node| is_of(&node.partitions) && has_all(&node.features));
+        let idle = idle.map(|node| node.gpus.of(&self.kind));
         let (mut count, mut gpus) = (0, 0);
         for of_node in idle.filter(|of_node| *of_node >= self.per_node.max(1)) {
             (count, gpus) = (count + 1, gpus + of_node);
         }
         count >= self.nodes && gpus >= self.all
     }
+}
+
+/// The state of a job as one that is counted. A job that was requeued waits as others do.
+fn state_of(text: &str) -> &'static str {
+    let lower = text.to_ascii_lowercase();
+    let same = match lower.as_str() {
+        "requeued" | "requeue_fed" | "requeue_hold" | "special_exit" | "resv_del_hold" => "pending",
+        "resizing" | "signaling" => "running",
+        "stopped" => "suspended",
+        "power_up_node" => "configuring",
+        other => other,
+    };
+    STATES.into_iter().find(|known| *known == same).unwrap_or("other")
+}
+
+/// Whether a field says that the job has none.
+fn is_none(field: &str) -> bool {
+    matches!(field.trim(), "" | "(null)" | "N/A" | "n/a")
+}
+
+/// The features that a node must have, of `h100&ib`; `None` if the expression says more than that.
+fn all_of(features: &str) -> Option<Vec<String>> {
+    if is_none(features) {
+        return Some(Vec::new());
+    }
+    let is_plain = |c: char| c.is_alphanumeric() || "&,_-.:=/".contains(c);
+    let words = || features.split(['&', ',']).filter(|word| !word.is_empty()).map(str::to_owned);
+    features.chars().all(is_plain).then(|| words().collect())
 }
 
 /// A number, also as `2K`.
@@ -287,6 +336,7 @@ mod tests {
             ("JobArrayTaskLimit", Reason::Limit),
             ("ReservationDeleted", Reason::Reservation),
             ("BadConstraints", Reason::Constraints),
+            ("Constraints", Reason::Constraints),
             ("burst_buffer/lua: stage in", Reason::Other),
         ] {
             assert_eq!(Reason::parse(text), reason, "{text}");
@@ -310,7 +360,7 @@ mod tests {
             ("3|3|N/A|gres:gpu:8|N/A|N/A|cpu=3,gres/gpu=20,gres/gpu:h100=20", 20),
             ("1|1|N/A|N/A|N/A|N/A|cpu=1", 0),
         ] {
-            let line = format!("7|PENDING|{asked}|1796058494|main|Priority|");
+            let line = format!("7|PENDING|{asked}|1796058494|main||(null)|Priority|(null)|");
             let pending = queue(&[&line]).pending[&Reason::Priority];
             assert_eq!((pending.jobs, pending.gpus), (1, gpus), "{asked}");
             assert_eq!(pending.since, (gpus > 0).then_some(1_796_058_494.0), "{asked}");
@@ -319,15 +369,17 @@ mod tests {
 
     #[test]
     fn lines_that_are_cut_off_are_no_jobs() {
-        let whole = "1|RUNNING|1|1|N/A|gres:gpu:6|N/A|N/A|cpu=1|1796058494|main|None|";
+        let whole = "1|RUNNING|1|1|N/A|gres:gpu:6|N/A|N/A|cpu=1|1796058494|main||(null)|None|(null)|";
         for end in 0..whole.len() {
             let queue = queue(&[&whole[..end]]);
             assert_eq!((queue.jobs(), queue.malformed), (0, u64::from(end > 0)), "{}", &whole[..end]);
         }
         assert_eq!((queue(&[whole]).jobs(), queue(&[whole]).malformed), (1, 0));
-        // A reason may have the separator.
-        let odd = "1|PENDING|1|1|N/A|gres:gpu:6|N/A|N/A|cpu=1|N/A|main|a|b|";
+        // A reason may have the separator, and features often do.
+        let odd = "1|PENDING|1|1|N/A|gres:gpu:6|N/A|N/A|cpu=1|N/A|main||(null)|a|b|(null)|";
         assert_eq!(queue(&[odd]).pending[&Reason::Other], Pending { jobs: 1, gpus: 6, since: None });
+        let either = odd.replace("|a|b|(null)|", "|Resources|ib|roce|");
+        assert_eq!(queue(&[&either]).pending[&Reason::Resources].jobs, 1);
     }
 
     /// `n1` is idle with 8 GPUs, `n2` has a job, `n3` is drained, `n4` of another partition.
@@ -366,9 +418,60 @@ mod tests {
                 false,
             ),
         ] {
-            let line = format!("7|PENDING|{asked}|1796058494|{partition}|{reason}|");
+            let line = format!("7|PENDING|{asked}|1796058494|{partition}||(null)|{reason}|(null)|");
             let fitting = fits.then(|| Waiter::new("7", &format!("job 7 of {partition}")));
             assert_eq!(queue(&[&line]).fitting(&nodes()), fitting.into_iter().collect::<Vec<_>>(), "{line}");
+        }
+    }
+
+    #[test]
+    fn a_job_that_asks_for_certain_nodes_fits_only_if_these_are_idle() {
+        let mut nodes = Nodes::default();
+        for (name, features) in [("n1", "(null)"), ("n2", "ib,h100")] {
+            nodes.take(&format!(
+                "NodeName={name} ActiveFeatures={features} Gres=gpu:8 GresUsed=gpu:0 State=IDLE Partitions=main"
+            ));
+        }
+        for (id, count, nodelist, reservation, features, fits) in [
+            ("7", 1, "", "(null)", "(null)", true),
+            ("7", 1, "(null)", "", "", true),
+            ("7", 1, "", "(null)", "ib", true),
+            ("7", 1, "", "(null)", "ib&h100", true),
+            ("7", 2, "", "(null)", "ib,h100", false),
+            ("7", 1, "", "(null)", "roce", false),
+            // Not known here.
+            ("7", 1, "", "(null)", "ib|roce", false),
+            ("7", 1, "", "(null)", "[rack1*1&rack2*1]", false),
+            ("7", 1, "n9", "(null)", "(null)", false),
+            ("7", 1, "", "weekend", "(null)", false),
+            ("7+1", 1, "", "(null)", "(null)", false),
+        ] {
+            let asked = format!("{count}|{count}|N/A|gres:gpu:8|N/A|N/A|cpu=1|1796058494|main");
+            let line = format!("{id}|PENDING|{asked}|{nodelist}|{reservation}|Resources|{features}|");
+            let queue = queue(&[&line]);
+            assert_eq!(queue.pending[&Reason::Resources].jobs, 1, "{line}");
+            assert_eq!(queue.fitting(&nodes).len(), usize::from(fits), "{line}");
+        }
+    }
+
+    #[test]
+    fn a_job_that_was_requeued_waits() {
+        for (state, counted) in [
+            ("PENDING", "pending"),
+            ("REQUEUE_HOLD", "pending"),
+            ("SPECIAL_EXIT", "pending"),
+            ("REQUEUED", "pending"),
+            ("RUNNING", "running"),
+            ("RESIZING", "running"),
+            ("STOPPED", "suspended"),
+            ("COMPLETING", "completing"),
+            ("REVOKED", "other"),
+        ] {
+            let asked = "1|1|N/A|gres:gpu:8|N/A|N/A|cpu=1|N/A|main||(null)";
+            let queue = queue(&[&format!("7|{state}|{asked}|launch failed requeued held|(null)|")]);
+            assert_eq!(queue.by_state.get(counted), Some(&1), "{state}");
+            let held = queue.pending.get(&Reason::Held).map(|pending| pending.gpus);
+            assert_eq!(held, (counted == "pending").then_some(8), "{state}");
         }
     }
 
@@ -378,12 +481,12 @@ mod tests {
         #[test]
         fn any_line_is_a_job_or_none(
             line: String,
-            fields in proptest::collection::vec(FIELD, 12),
+            fields in proptest::collection::vec(FIELD, FIELDS),
         ) {
             let mut queue = Queue::default();
             queue.take(&line);
             queue.take(&(fields.join("|") + "|"));
-            queue.take(&format!("1|PENDING|1K|9|{}|1|a|Resources|", [line.as_str(); 5].join("|")));
+            queue.take(&format!("1|PENDING|1K|9|{}|1|a|||Resources|{line}|", [line.as_str(); 5].join("|")));
             let _ = queue.fitting(&Nodes::default());
         }
     }

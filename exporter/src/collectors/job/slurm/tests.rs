@@ -38,10 +38,10 @@ impl Commands {
         for (name, text) in [("ping", PINGED), ("nodes", NODES_SHOWN), ("jobs", JOBS_SHOWN)] {
             std::fs::write(commands.dir.path().join(name), text).unwrap();
         }
-        commands.script("scontrol", "case \"$*\" in\nping) . ./ping.sh ;;\n'--all --details --oneliner show nodes') . ./nodes.sh ;;\n*) exit 9 ;;\nesac");
+        commands.script("scontrol", "case \"$*\" in\nping) . ./ping.sh ;;\n'--all --local --details --oneliner show nodes') . ./nodes.sh ;;\n*) exit 9 ;;\nesac");
         commands.script(
             "squeue",
-            "case \"$1 $2 $3\" in\n'--all --noheader --Format') . ./jobs.sh ;;\n*) exit 9 ;;\nesac",
+            "case \"$1 $2 $3 $4\" in\n'--all --local --noheader --Format') . ./jobs.sh ;;\n*) exit 9 ;;\nesac",
         );
         commands
     }
@@ -160,6 +160,20 @@ fn a_controller_that_is_gone_is_not_asked_further() {
     assert_eq!((page.get(&UP, &[]), page.get(&CONTROLLER_UP, &["primary", "head1"])), (Some(1.0), Some(0.0)));
 }
 
+/// As a real `scontrol` does where munge does not run.
+#[test]
+fn a_node_that_cannot_prove_who_it_is_knows_nothing_of_the_controller() {
+    let commands = Commands::new();
+    let refused =
+        "scontrol: error: slurm_send_node_msg: auth_g_create: REQUEST_PING has authentication error";
+    commands.ping(&format!("echo 'Slurmctld(primary) at vm is DOWN'; echo '{refused}' >&2; exit 1"));
+    let text = fails(&commands, "ping", "exit");
+    let unreadable = "Slurm may work, but could not be read for 0 min: ping ended with exit status: 1";
+    assert_eq!(text, format!("{unreadable}: {refused}"));
+    let page = Bench::new(Roots::default()).collect(&mut commands.reader());
+    assert_eq!((page.rows(&CONTROLLER_UP).count(), page.get(&SILENT, &[])), (0, Some(0.0)));
+}
+
 #[test]
 fn a_version_that_answers_to_ping_in_other_words_is_read() {
     let commands = Commands::new();
@@ -179,6 +193,11 @@ fn what_it_complains_of_is_passed_on() {
     commands.jobs(&format!("head -n 3 jobs; echo >&2; echo '{refused}' >&2; exit 1"));
     let text = fails(&commands, "jobs", "exit");
     assert_eq!(text, format!("Slurm has not answered for 0 min: jobs ended with exit status: 1: {refused}"));
+    // The controller answers to ping, and is too busy for more.
+    let busy = "slurm_load_jobs error: Socket timed out on send/recv operation";
+    commands.jobs(&format!("echo '{busy}' >&2; exit 1"));
+    let text = fails(&commands, "jobs", "exit");
+    assert_eq!(text, format!("Slurm has not answered for 0 min: jobs ended with exit status: 1: {busy}"));
     commands.jobs("printf '\\033[31m\\0bad\\n' >&2; exit 1");
     let text = fails(&commands, "jobs", "exit");
     let denied = "Slurm may work, but could not be read for 0 min: jobs ended with exit status: 1: [31mbad";
@@ -250,7 +269,7 @@ fn commands_that_are_not_there() {
 fn a_job_counts_once_it_has_waited_beside_idle_gpus_at_every_look() {
     let mut commands = Commands::new();
     commands.nodes("echo 'NodeName=n1 Gres=gpu:8 GresUsed=gpu:0 State=IDLE Partitions=main'");
-    let job = "1|1|N/A|gres:gpu:8|N/A|N/A|cpu=1|1796058494|main|Resources|";
+    let job = "1|1|N/A|gres:gpu:8|N/A|N/A|cpu=1|1796058494|main||(null)|Resources|(null)|";
     commands.jobs(&format!("echo '7|PENDING|{job}'; echo '8|PENDING|{job}'"));
     let bench = Bench::new(Roots::default());
     let page = bench.collect(&mut commands.reader());

@@ -25,10 +25,10 @@ const NVME: NodeCondition = NodeCondition::NvmeError;
 const STATE_NAME: &str = "read-only-filesystems";
 
 /// A file system with less free space than both of these counts as full.
-const FULL_BYTES: u64 = 10 << 30;
+const FULL_BYTES: f64 = 10.0 * 1_073_741_824.0;
 const FULL_RATIO: f64 = 0.02;
 const FULL_INODES_RATIO: f64 = 0.01;
-/// A reported condition ends only when the disk would last this many times the horizon.
+/// A reported condition ends only when the disk has, or would last, so many times as much.
 const HYSTERESIS: f64 = 1.5;
 
 /// File systems that were reported as having become read-only. If every mount is read-only for the
@@ -97,9 +97,8 @@ impl DiskReader {
 
     pub(super) fn report_filling(&mut self, cx: &Context<'_>, disks: &BTreeMap<String, Disk>) {
         for (name, disk) in disks {
-            let reported = self.conditions.holds(FILLING, name);
-            let horizon = self.config.horizon.as_duration().as_secs_f64();
-            let why = filling(disk, if reported { horizon * HYSTERESIS } else { horizon });
+            let slack = if self.conditions.holds(FILLING, name) { HYSTERESIS } else { 1.0 };
+            let why = filling(disk, self.config.horizon.as_duration().as_secs_f64(), slack);
             let holds = why.is_some();
             self.conditions.report(cx, FILLING, name, holds, || {
                 let (level, text) = why.unwrap_or(("info", "has room again".into()));
@@ -204,8 +203,9 @@ impl DiskReader {
     }
 }
 
-/// The level and the text if a file system has too little space, or soon will.
-fn filling(disk: &Disk, horizon: f64) -> Option<(&'static str, String)> {
+/// The level and the text if a file system has too little space, or soon will: less than `slack`
+/// times the limits.
+fn filling(disk: &Disk, horizon: f64, slack: f64) -> Option<(&'static str, String)> {
     let room = &disk.room;
     // A read-only file system does not fill up.
     if disk.mount.read_only() {
@@ -213,16 +213,16 @@ fn filling(disk: &Disk, horizon: f64) -> Option<(&'static str, String)> {
     }
     let free = size(room.free as f64);
     let ratio = room.free as f64 / room.size as f64;
-    if room.free < FULL_BYTES && ratio < FULL_RATIO {
+    if (room.free as f64) < FULL_BYTES * slack && ratio < FULL_RATIO * slack {
         return Some(("error", format!("is full: {free} are free, {:.1} %", ratio * 100.0)));
     }
     if let Some((all, left)) = room.inodes {
-        if (left as f64) < all as f64 * FULL_INODES_RATIO {
+        if (left as f64) < all as f64 * FULL_INODES_RATIO * slack {
             return Some(("error", format!("has no room for more files: {left} inodes of {all} are free")));
         }
     }
     let rate = disk.rate.filter(|rate| rate.trusted)?;
-    let lasts = rate.lasts(room.free).filter(|seconds| *seconds < horizon)?;
+    let lasts = rate.lasts(room.free).filter(|seconds| *seconds < horizon * slack)?;
     let speed = size(rate.bytes_per_second);
     Some((
         "warn",

@@ -187,6 +187,10 @@ fn a_disk_that_fills_is_reported_before_it_is_full() {
     assert_eq!(published, [("disk_filling".into(), 0, "/scratch has room again".into())]);
     let (_, published) = at(121, 5);
     assert_eq!(published[0].2, "/scratch is full: 5.0 GB are free, 0.5 %");
+    // Around the limit it is not full and well by turns.
+    assert!(at(122, 12).1.is_empty() && at(123, 9).1.is_empty() && at(124, 15).1.is_empty());
+    let (_, published) = at(300, 900);
+    assert_eq!(published, [("disk_filling".into(), 0, "/scratch has room again".into())]);
 }
 
 #[test]
