@@ -97,10 +97,14 @@ pub(crate) fn suspects_of<'a>(
 /// Whether the fault began when the setup became another one: at the start of the attempt, or when
 /// a node reported a change.
 fn began_with_setup(v: &Finding, f: &RunState) -> bool {
-    let steps = FROM_THE_START.saturating_mul(f.interval.max(1));
-    let at_start = f.attempts.first_step.is_none_or(|first| v.start_step <= first.saturating_add(steps));
     let changed = f.config_groups.changed_at.filter(|at| *at > f.attempt_at + AROUND);
-    at_start || changed.is_some_and(|at| at <= when(f, v.start_step) + AROUND)
+    began_with_attempt(v, f) || changed.is_some_and(|at| at <= when(f, v.start_step) + AROUND)
+}
+
+/// Whether the fault began at the start of the attempt.
+pub(crate) fn began_with_attempt(v: &Finding, f: &RunState) -> bool {
+    let steps = FROM_THE_START.saturating_mul(f.interval.max(1));
+    f.attempts.first_step.is_none_or(|first| v.start_step <= first.saturating_add(steps))
 }
 
 /// Names the setting of nodes that compute longer than the nodes with another value of it.

@@ -48,6 +48,11 @@ impl SinceGood {
     pub(crate) fn may_explain(&self) -> bool {
         self.list.iter().any(|d| topic(&d.name) < Topic::Other)
     }
+
+    /// Whether one of them does so without another seed or the hash of a file.
+    pub(crate) fn is_explanation(&self) -> bool {
+        self.list.iter().any(|d| topic(&d.name) < Topic::Other && !d.is_vague())
+    }
 }
 
 impl Difference {
