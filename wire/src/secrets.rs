@@ -216,7 +216,8 @@ pub fn is_secret_name(name: &str) -> bool {
 fn has_secret_option(value: &str) -> bool {
     let mut words = value.split_whitespace().peekable();
     while let Some(word) = words.next() {
-        let names = word.starts_with('-') && is_secret_argument(word) || word.eq_ignore_ascii_case("bearer");
+        let is_option = word.starts_with('-') && is_secret_argument(word);
+        let names = is_option || word.eq_ignore_ascii_case("bearer");
         if names && words.peek().is_some() {
             return true;
         }
@@ -261,7 +262,7 @@ pub enum Shown {
 pub fn shown(key: &str, value: &str) -> Shown {
     let name = key.strip_prefix(ARGUMENT).unwrap_or(key);
     let (is_flag, is_number) = (is_one_of(FLAGS, value), is_numbers(value));
-    let counted = if is_number { COUNTED } else { &[] };
+    let counted: &[&str] = if is_number { COUNTED } else { &[] };
     if (!is_flag && is_secret_but_for(name, counted)) || is_secret_value(value) {
         return Shown::Nothing;
     }

@@ -4,10 +4,10 @@
 //! An attempt is good once it has made [`GOOD_STEPS`] steps in [`GOOD_AFTER`], its setup has not
 //! changed lately, no incident about its speed or its numbers is open, and it is no slower than the
 //! last good one that did the same work. If its setup may explain a fault that is found later, it
-//! must have lasted [`PROVEN`]. A run is compared with its own last good attempt, otherwise with the
-//! last good run of the same work, or else of a like name. Runs of other users do not count: nobody
-//! decides with what the run of another user is compared. Of a full store, the user with the most
-//! setups loses the oldest.
+//! must have lasted [`PROVEN`]. A run is compared with its own last good attempt, otherwise with
+//! the last good run of the same work, or else of a like name. Runs of other users do not count:
+//! nobody decides with what the run of another user is compared. Of a full store, the user with the
+//! most setups loses the oldest.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -103,8 +103,8 @@ impl Monitor {
     /// What explains a finding: what is different from the last good attempt. If the attempt itself
     /// was taken for good, what was different at its start explains a fault of its start.
     pub(super) fn since_good_of(&self, run: &Run, v: &Finding) -> Option<SinceGood> {
-        let kept = || run.state.attempts.since_good.as_deref().cloned();
-        let at_start = || kept().filter(|_| cause::began_with_attempt(v, &run.state));
+        let kept = run.state.attempts.since_good.as_deref();
+        let at_start = || kept.filter(|_| cause::began_with_attempt(v, &run.state)).cloned();
         self.since_good(run).or_else(at_start)
     }
 
