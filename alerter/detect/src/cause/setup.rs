@@ -251,6 +251,28 @@ mod tests {
     }
 
     #[test]
+    fn halves_that_may_be_stages_of_a_pipeline_are_not_compared() {
+        for (depth, is_named) in [("1", true), ("2", false)] {
+            let mut f = halves();
+            let lacks = |node: &str| matches!(node, "n3" | "n4");
+            for node in ["n1", "n2", "n3", "n4"] {
+                let mut keys = std::collections::BTreeMap::from([
+                    ("visible_gpus".to_owned(), "8".to_owned()),
+                    ("arg.pipeline-model-parallel-size".to_owned(), depth.to_owned()),
+                ]);
+                if !lacks(node) {
+                    keys.insert("env.NCCL_P2P_DISABLE".into(), "1".into());
+                }
+                let setup = Setup { of_run: true, fingerprint: format!("pipeline {}", keys.len()), keys };
+                f.config_groups.take(Ts(1), node, &setup);
+            }
+            let mut v = finding(Kind::ThroughputDrop, "compute_time", 200, 1.3, 1.0);
+            name_groups(&mut v, &f);
+            assert_eq!(!targets(&v).is_empty(), is_named, "{depth}");
+        }
+    }
+
+    #[test]
     fn nodes_that_explain_little_of_a_slow_down_are_not_named() {
         let f = halves();
         let mut v = finding(Kind::ThroughputDrop, "compute_time", 200, 2.0, 1.0);
