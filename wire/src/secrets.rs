@@ -216,7 +216,7 @@ pub fn is_secret_name(name: &str) -> bool {
 fn has_secret_option(value: &str) -> bool {
     let mut words = value.split_whitespace().peekable();
     while let Some(word) = words.next() {
-        let is_option = word.starts_with('-') && is_secret_argument(word);
+        let is_option = word.starts_with('-') && !word.contains('=') && is_secret_argument(word);
         let names = is_option || word.eq_ignore_ascii_case("bearer");
         if names && words.peek().is_some() {
             return true;
@@ -456,6 +456,7 @@ mod tests {
             "sk-lake",
             "/data/processed/RedPajama/Shards/TrainA1",
             "--xla_a=1 --max-tokens 8",
+            "--xla_of=keys --xla_b=2",
             "",
         ] {
             assert!(!is_secret_value(value), "{value}");

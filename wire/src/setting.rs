@@ -122,7 +122,6 @@ const WORDS: &[(Topic, &[&str])] = &[
         &[
             "addr",
             "address",
-            "cache",
             "date",
             "email",
             "endpoint",
@@ -405,8 +404,10 @@ fn of_words(name: &str) -> Topic {
     let name = name.to_ascii_lowercase();
     let words: Vec<&str> = name.split(|c: char| !c.is_ascii_alphanumeric()).collect();
     let has = |of: &[&str]| words.iter().any(|word| of.contains(word));
-    if has(OF_DEBUGGING) && !has(OF_FOLDERS) {
-        return Topic::Runtime;
+    match has(OF_FOLDERS) {
+        true if has(&["cache"]) => return Topic::Place,
+        false if has(OF_DEBUGGING) => return Topic::Runtime,
+        _ => {}
     }
     let is_of = |(_, of): &&(Topic, &[&str])| has(of);
     WORDS.iter().find(is_of).map_or(Topic::Other, |(topic, _)| *topic)
@@ -442,7 +443,7 @@ mod tests {
                  env.TORCH_ALLOW_TF32_CUBLAS_OVERRIDE arg.use-flash-attn arg.recompute-granularity \
                  config.mixed_precision env.CUBLAS_WORKSPACE_CONFIG arg.transformer-impl \
                  arg.overlap-grad-reduce arg.ddp-bucket-size arg.optimizer-cpu-offload \
-                 env.ACCELERATE_MIXED_PRECISION env.ACCELERATE_DYNAMO_BACKEND arg.load_in_4bit",
+                 env.ACCELERATE_MIXED_PRECISION env.ACCELERATE_DYNAMO_BACKEND arg.load_in_4bit arg.kv_cache_dtype",
             ),
             (Topic::Platform, "torch nccl cuda driver gpus kernel transformer_engine version"),
             (
