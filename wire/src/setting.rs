@@ -404,6 +404,10 @@ fn of_words(name: &str) -> Topic {
     let name = name.to_ascii_lowercase();
     let words: Vec<&str> = name.split(|c: char| !c.is_ascii_alphanumeric()).collect();
     let has = |of: &[&str]| words.iter().any(|word| of.contains(word));
+    // A probability is no log.
+    if has(&["log"]) && has(&["prob", "probs"]) {
+        return Topic::Work;
+    }
     match has(OF_FOLDERS) {
         true if has(&["cache"]) => return Topic::Place,
         false if has(OF_DEBUGGING) => return Topic::Runtime,
@@ -457,7 +461,8 @@ mod tests {
                 "arg.global-batch-size arg.micro_batch_size seq_len arg.seq-length model.n_params \
                  arg.tensor-model-parallel-size file.llama.yaml file.train.py arg.num-workers arg.model arg.tokenizer-model \
                  arg.config arg.config-name arg.hparams env.FSDP_SHARDING_STRATEGY \
-                 env.ACCELERATE_GRADIENT_ACCUMULATION_STEPS arg.lora_rank arg.model.q_lora_rank arg.strategy",
+                 env.ACCELERATE_GRADIENT_ACCUMULATION_STEPS arg.lora_rank arg.model.q_lora_rank arg.strategy \
+                 arg.rollout.log_prob_micro_batch_size_per_gpu",
             ),
             (
                 Topic::Recipe,
