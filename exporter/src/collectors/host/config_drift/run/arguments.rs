@@ -27,6 +27,11 @@ const OPTIONS: &[&str] = &[
     "--model_config",
     "--training-config",
 ];
+/// Options by which Hydra is told the name and the folder of its configuration, and the usual names
+/// of the folder.
+const HYDRA_NAMES: &[&str] = &["--config-name", "-cn"];
+const HYDRA_FOLDERS: &[&str] = &["--config-path", "--config-dir", "-cp", "-cd"];
+const HYDRA_USUAL: &[&str] = &["conf", "config", "configs"];
 /// Extensions of configuration files, anywhere on the command line.
 const ENDINGS: &[&str] = &["yaml", "yml", "toml", "json", "gin", "ini", "cfg"];
 
@@ -210,8 +215,24 @@ pub(super) fn files(cmdline: &[u8]) -> Vec<String> {
             found.push(value.to_owned());
         }
     }
+    // The file of Hydra's configuration, wherever it exists.
+    if let Some(name) = value_of(&arguments, HYDRA_NAMES) {
+        let name = name.strip_suffix(".yaml").unwrap_or(name);
+        let folder = value_of(&arguments, HYDRA_FOLDERS);
+        let folders = folder.into_iter().chain(HYDRA_USUAL.iter().copied());
+        found.extend(folders.map(|folder| format!("{folder}/{name}.yaml")));
+    }
     found.truncate(MAX_FILES);
     found
+}
+
+/// The value of the first of these options on a command line.
+fn value_of<'a>(arguments: &[&'a str], options: &[&str]) -> Option<&'a str> {
+    arguments.iter().enumerate().find_map(|(at, word)| match word.split_once('=') {
+        Some((option, value)) => options.contains(&option).then_some(value),
+        None if options.contains(word) => arguments.get(at + 1).copied(),
+        None => None,
+    })
 }
 
 fn ending(argument: &str) -> Option<&str> {

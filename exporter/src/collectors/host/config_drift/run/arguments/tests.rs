@@ -205,6 +205,11 @@ fn command_lines() {
     assert_eq!(of("python train.py --config=a b.toml --config"), ["train.py", "a", "b.toml"]);
     assert_eq!(of("python -m torchtitan.train --job.config_file ./llama.toml"), ["./llama.toml"]);
     assert_eq!(of("python x.py --deepspeed ds --deepspeed --flag"), ["x.py", "ds"]);
+    assert_eq!(
+        of("python x.py --config-path a/b --config-name=llama"),
+        ["x.py", "a/b/llama.yaml", "conf/llama.yaml", "config/llama.yaml", "configs/llama.yaml"]
+    );
+    assert_eq!(of("python x.py -cn"), ["x.py"]);
     assert_eq!(of("nginx"), [""; 0]);
     assert_eq!(of(&"a.json ".repeat(40)), ["a.json"]);
 }
