@@ -28,6 +28,8 @@ pub const ARGUMENT: &str = "arg.";
 pub const VARIABLE: &str = "env.";
 /// The number of GPUs that a process is given.
 pub const VISIBLE_GPUS: &str = "visible_gpus";
+/// Its value for a process that is given all GPUs of a node whose number is not known.
+pub const ALL_VISIBLE: &str = "all";
 /// The prefix of hashes of files.
 pub const FILE: &str = "file.";
 

@@ -12,7 +12,7 @@ use std::path::PathBuf;
 
 use stepwatch_wire::names::setting::DIFFERS_BY_RANK;
 use stepwatch_wire::secrets::{is_secret, is_secret_value};
-use stepwatch_wire::setting::{ARGUMENT, VISIBLE_GPUS};
+use stepwatch_wire::setting::{ALL_VISIBLE, ARGUMENT, VISIBLE_GPUS};
 
 use super::file::{Named, Starter, contents_of};
 use super::value::{Settings, shown};
@@ -95,8 +95,6 @@ const OF_A_RANK: &[&str] = &[
 /// The GPUs that a process is given, of NVIDIA and of AMD. Their number is published, because UUIDs
 /// differ between nodes.
 const VISIBLE: &[&str] = &["CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"];
-/// The value for a process that is given all GPUs of a node whose number is not known.
-const ALL_VISIBLE: &str = "all";
 const OPEN_MPI: &str = "OMPI_MCA_";
 /// Frameworks and variables of Open MPI's runtime. They give processes their identity and the
 /// address of the daemon on their node, and the first node's processes were started differently.
