@@ -87,10 +87,12 @@ pub enum Reason {
     StreamsShare,
     /// A source, process or job of the user with the most was dropped for another.
     Sources,
+    /// An entry of a `hello` may hold a secret. The rest of the event is kept.
+    Secret,
 }
 
 impl Reason {
-    pub const ALL: [Self; 26] = [
+    pub const ALL: [Self; 27] = [
         Self::Malformed,
         Self::Oversize,
         Self::Duplicate,
@@ -117,6 +119,7 @@ impl Reason {
         Self::Streams,
         Self::StreamsShare,
         Self::Sources,
+        Self::Secret,
     ];
 
     pub fn as_str(self) -> &'static str {
@@ -147,6 +150,7 @@ impl Reason {
             Self::Streams => "streams_limit",
             Self::StreamsShare => "streams_share",
             Self::Sources => "sources_limit",
+            Self::Secret => "secret",
         }
     }
 }
@@ -198,7 +202,10 @@ impl Drops {
 
 #[cfg(test)]
 mod tests {
+    use stepwatch_wire::{Event, Kind};
+
     use super::*;
+    use crate::origin::Origin;
 
     #[test]
     fn what_is_refused_is_counted_with_whose_it_was() {
@@ -230,5 +237,15 @@ mod tests {
         assert_eq!(of_runs.len(), MAX_USERS - first.len() + 1);
         assert_eq!(of_runs.iter().map(|(_, n)| n).sum::<f64>(), 1000.0);
         assert_eq!(drops.get(Reason::Runs), 1000);
+    }
+
+    #[test]
+    fn what_may_be_a_secret_in_a_hello_is_not_streamed() {
+        let hub = crate::testing::hub();
+        let said = br#"{"k":"hello","run":"r","rank":0,"hub_token":"canary","team":"nlp"}"#;
+        hub.publish(Origin::Node, Event::parse(said).unwrap());
+        let published = crate::testing::published(&hub);
+        let hello = published.iter().find(|event| event.kind == Kind::Hello).unwrap();
+        assert!(!format!("{hello:?}").contains("canary") && hello.extra.contains_key("team"), "{hello:?}");
     }
 }

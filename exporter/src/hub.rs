@@ -229,6 +229,7 @@ impl Hub {
         event.cursor = None;
         event.uid.take_if(|_| *origin != Origin::Node);
         event.clean();
+        self.0.drops.add(Reason::Secret, event.hide_secrets());
         let ours = self.0.node.as_str();
         let foreign = event.node.as_deref().is_some_and(|node| node != ours);
         // The configuration may name another node for tailed logs and for scraped targets.

@@ -28,6 +28,8 @@ pub const ARGUMENT: &str = "arg.";
 pub const VARIABLE: &str = "env.";
 /// The number of GPUs that a process is given.
 pub const VISIBLE_GPUS: &str = "visible_gpus";
+/// Its value for a process that is given all GPUs of a node whose number is not known.
+pub const ALL_VISIBLE: &str = "all";
 /// The prefix of hashes of files.
 pub const FILE: &str = "file.";
 
@@ -69,9 +71,31 @@ const NAMED: &[(&str, Topic)] = &[
     ("version", Topic::Platform),
     ("client", Topic::Place),
     ("python", Topic::Other),
+    // The name of a configuration that is no file beside the script.
+    ("arg.cfg", Topic::Work),
+    ("arg.conf", Topic::Work),
+    ("arg.config", Topic::Work),
+    ("arg.config-name", Topic::Work),
+    ("arg.config_name", Topic::Work),
+    // Settings of any kind together.
+    ("arg.hparams", Topic::Work),
+    ("arg.hyperparameters", Topic::Work),
+    ("arg.opts", Topic::Work),
+    ("arg.override", Topic::Work),
+    ("arg.overrides", Topic::Work),
+    ("arg.set", Topic::Work),
 ];
 /// Prefixes of settings of a node that change how fast it is.
 const OF_NODES: &[&str] = &["sysctl.", "cmdline.", "transparent_hugepage."];
+/// Prefixes of variables by which launchers hand their own settings on: their names are those of
+/// arguments.
+const OF_LAUNCHERS: &[&str] = &["ACCELERATE_", "FSDP_"];
+/// Words of arguments that watch or record what a step does, which costs time, and the words that
+/// make them the name of a place.
+const OF_DEBUGGING: &[&str] = &["anomaly", "debug", "profile", "profiler", "profiling"];
+const OF_FOLDERS: &[&str] = &["dir", "file", "folder", "name", "out", "output", "path"];
+/// Words of arguments by which a step becomes larger as the run goes on.
+const GROWS: &[&str] = &["curriculum", "ramp", "rampup"];
 /// Words in the names of variables that name a place, and that change how a step is computed.
 const VARIABLE_PLACES: &[&str] =
     &["ADDR", "CACHE", "DIR", "FILE", "HOST", "HOSTID", "LIBRARY", "LOG", "PATH", "PORT", "URI", "URL"];
@@ -93,12 +117,13 @@ const VARIABLE_KERNELS: &[&str] = &[
 
 /// Words in the names of arguments and of what trainers declare, in the order in which they decide.
 const WORDS: &[(Topic, &[&str])] = &[
+    // Before `rank`, which is that of a process.
+    (Topic::Work, &["lora", "qlora"]),
     (
         Topic::Place,
         &[
             "addr",
             "address",
-            "cache",
             "date",
             "email",
             "endpoint",
@@ -115,8 +140,6 @@ const WORDS: &[(Topic, &[&str])] = &[
             "output",
             "pid",
             "port",
-            "profile",
-            "profiler",
             "rank",
             "rdzv",
             "save",
@@ -133,6 +156,8 @@ const WORDS: &[(Topic, &[&str])] = &[
     (
         Topic::Kernel,
         &[
+            "4bit",
+            "8bit",
             "activation",
             "activations",
             "amp",
@@ -142,6 +167,7 @@ const WORDS: &[(Topic, &[&str])] = &[
             "autocast",
             "backend",
             "bf16",
+            "bnb",
             "bucket",
             "checkpointing",
             "compile",
@@ -232,6 +258,7 @@ const WORDS: &[(Topic, &[&str])] = &[
             "sequence",
             "sharding",
             "stage",
+            "strategy",
             "tp",
             "vocab",
             "width",
@@ -352,6 +379,12 @@ pub fn is_of_work(key: &str) -> bool {
     }
 }
 
+/// Whether the steps of a run with this setting become larger as it goes on.
+pub fn grows_work(key: &str) -> bool {
+    let name = key.to_ascii_lowercase();
+    name.split(|c: char| !c.is_ascii_alphanumeric()).any(|word| GROWS.contains(&word))
+}
+
 /// What a difference in this setting can explain.
 pub fn topic(key: &str) -> Topic {
     if let Some((_, topic)) = NAMED.iter().find(|(name, _)| *name == key) {
@@ -366,9 +399,23 @@ pub fn topic(key: &str) -> Topic {
     if let Some(name) = key.strip_prefix(FILE) {
         return if name == "nccl.conf" { Topic::Runtime } else { Topic::Work };
     }
-    let name = key.strip_prefix(ARGUMENT).unwrap_or(key).to_ascii_lowercase();
+    of_words(key.strip_prefix(ARGUMENT).unwrap_or(key))
+}
+
+fn of_words(name: &str) -> Topic {
+    let name = name.to_ascii_lowercase();
     let words: Vec<&str> = name.split(|c: char| !c.is_ascii_alphanumeric()).collect();
-    let is_of = |(_, of): &&(Topic, &[&str])| words.iter().any(|word| of.contains(word));
+    let has = |of: &[&str]| words.iter().any(|word| of.contains(word));
+    // A probability is no log.
+    if has(&["log"]) && has(&["prob", "probs"]) {
+        return Topic::Work;
+    }
+    match has(OF_FOLDERS) {
+        true if has(&["cache"]) => return Topic::Place,
+        false if has(OF_DEBUGGING) => return Topic::Runtime,
+        _ => {}
+    }
+    let is_of = |(_, of): &&(Topic, &[&str])| has(of);
     WORDS.iter().find(is_of).map_or(Topic::Other, |(topic, _)| *topic)
 }
 
@@ -377,6 +424,9 @@ fn of_variable(name: &str) -> Topic {
         "PYTHONHASHSEED" => return Topic::Recipe,
         "CUDA_VISIBLE_DEVICES" => return Topic::Place,
         _ => {}
+    }
+    if OF_LAUNCHERS.iter().any(|prefix| name.starts_with(prefix)) {
+        return of_words(name);
     }
     let has = |words: &[&str]| name.split('_').any(|word| words.contains(&word));
     if name.ends_with("VISIBLE_DEVICES") || has(VARIABLE_PLACES) {
@@ -398,18 +448,23 @@ mod tests {
                 "arg.attention-backend attn_implementation arg.bf16 dtype env.NVTE_FLASH_ATTN \
                  env.TORCH_ALLOW_TF32_CUBLAS_OVERRIDE arg.use-flash-attn arg.recompute-granularity \
                  config.mixed_precision env.CUBLAS_WORKSPACE_CONFIG arg.transformer-impl \
-                 arg.overlap-grad-reduce arg.ddp-bucket-size arg.optimizer-cpu-offload",
+                 arg.overlap-grad-reduce arg.ddp-bucket-size arg.optimizer-cpu-offload \
+                 env.ACCELERATE_MIXED_PRECISION env.ACCELERATE_DYNAMO_BACKEND arg.load_in_4bit arg.kv_cache_dtype",
             ),
             (Topic::Platform, "torch nccl cuda driver gpus kernel transformer_engine version"),
             (
                 Topic::Runtime,
                 "env.NCCL_P2P_DISABLE env.NCCL_IB_HCA env.TORCH_NCCL_BLOCKING_WAIT env.OMP_NUM_THREADS \
-                 env.PYTORCH_CUDA_ALLOC_CONF sysctl.vm.swappiness cpu_governor file.nccl.conf env.LD_PRELOAD",
+                 env.PYTORCH_CUDA_ALLOC_CONF sysctl.vm.swappiness cpu_governor file.nccl.conf env.LD_PRELOAD \
+                 arg.profile arg.use-pytorch-profiler arg.detect_anomaly arg.debug",
             ),
             (
                 Topic::Work,
                 "arg.global-batch-size arg.micro_batch_size seq_len arg.seq-length model.n_params \
-                 arg.tensor-model-parallel-size file.llama.yaml file.train.py arg.num-workers arg.model arg.tokenizer-model",
+                 arg.tensor-model-parallel-size file.llama.yaml file.train.py arg.num-workers arg.model arg.tokenizer-model \
+                 arg.config arg.config-name arg.hparams env.FSDP_SHARDING_STRATEGY \
+                 env.ACCELERATE_GRADIENT_ACCUMULATION_STEPS arg.lora_rank arg.model.q_lora_rank arg.strategy \
+                 arg.rollout.log_prob_micro_batch_size_per_gpu",
             ),
             (
                 Topic::Recipe,
@@ -419,8 +474,9 @@ mod tests {
             (
                 Topic::Place,
                 "arg.output-dir arg.save arg.save-interval arg.master_port arg.node_rank hostname \
-                 arg.wandb-project job_name arg.load arg.config env.CUDA_VISIBLE_DEVICES arg.local-rank \
-                 env.LD_LIBRARY_PATH arg.data-cache-path run_id master_addr arg.log-dir env.TRITON_CACHE_DIR team owner",
+                 arg.wandb-project job_name arg.load arg.config-path env.CUDA_VISIBLE_DEVICES arg.local-rank \
+                 env.LD_LIBRARY_PATH arg.data-cache-path run_id master_addr arg.log-dir env.TRITON_CACHE_DIR team owner \
+                 arg.profile-dir arg.profiling.save_traces_folder arg.save_strategy",
             ),
             (Topic::Other, "arg.frobnicate arg.1 nodes python"),
         ] {
@@ -446,5 +502,12 @@ mod tests {
         {
             assert!(!is_of_work(key), "{key}");
         }
+        assert!(is_of_work("env.ACCELERATE_GRADIENT_ACCUMULATION_STEPS"));
+    }
+
+    #[test]
+    fn a_batch_that_is_ramped_up_grows() {
+        assert!(grows_work("arg.rampup-batch-size") && grows_work("arg.data.curriculum.steps"));
+        assert!(!grows_work("arg.trampoline") && !grows_work("arg.warmup"));
     }
 }

@@ -39,7 +39,7 @@ use stepwatch_model::{Cause, Finding, Kind, Suspect};
 use evidence::{Alike, Piece, Sort};
 pub(crate) use need::{needs, storage_hangs};
 pub(crate) use saves::together;
-pub(crate) use setup::{name_groups, name_since_good, suspects_of};
+pub(crate) use setup::{began_with_attempt, name_groups, name_since_good, suspects_of};
 pub(crate) use standstill::{all_wait, look as standstill, most_compute};
 
 /// The most suspects named.

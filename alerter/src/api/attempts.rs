@@ -51,9 +51,10 @@ pub struct HistoryView {
 
 /// The differences from the last good attempt, what explains most first.
 ///
-/// A good attempt made 256 steps with one setup, at its usual speed and without an incident about
-/// its speed or its numbers. If the run has none, it is compared with the last good run of the same
-/// user that has a like name or does the same work.
+/// A good attempt made 256 steps in eight minutes or more with one setup, at its usual speed and
+/// without an incident about its speed or its numbers. A setup that may have changed them lasted an
+/// hour. If the run has none, it is compared with the last good run of the same user that does the
+/// same work, or else has a like name.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct SinceGoodView {
     /// The run of the good attempt, and its number.

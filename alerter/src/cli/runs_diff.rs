@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use stepwatch_model::time::Ts;
 use stepwatch_model::{Severity, number, short};
 use stepwatch_wire::names::metric;
+use stepwatch_wire::setting::topic;
 
 use super::client::{Client, ClientArgs, ClientError};
 use super::error::CliError;
@@ -25,15 +26,18 @@ const SPEED: [&str; 3] = [metric::STEP_TIME, metric::TOKENS_PER_SECOND, metric::
 /// The number of points that are read, and of equal steps that are shown.
 const POINTS: &str = "4096";
 const STEPS: i64 = 10;
-/// The most nodes that are listed of those that only one of the runs has.
+/// The most nodes that are listed of those that only one of the runs has, and of settings in the
+/// table.
 const NODES: usize = 20;
+const ROWS: usize = 40;
 /// The most incidents that are counted.
 const INCIDENTS: &str = "1000";
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Loss is that of the same steps. Step time, tokens and MFU are medians of the steps that both have.
-How a run was set up is kept when it is over; its signals are for a week.
+How a run was set up is kept when it is over; its signals are for a week. Of its setup, what may explain most
+comes first.
 
 Examples:
   stepwatch-alerter runs diff llama-70b llama-70b-lr3e-4
@@ -198,6 +202,8 @@ impl Diff {
         let speed = speed.map(|signal| Speed::new(signal, &a, &b, steps)).collect();
         let mut setup = settings(&a.history.setup, &b.history.setup);
         let more_nodes = limit_nodes(&mut setup);
+        // What explains most comes first, and what only says where a run lives comes last.
+        setup.sort_by_key(|s| (s.of == AspectView::Node, topic(&s.name)));
         Self {
             steps,
             setup,
@@ -241,7 +247,7 @@ impl Diff {
             return writeln!(out, "no known difference in how they are set up");
         }
         let mut table = Table::new(&["SET UP", "OF", &self.a.run.run, &self.b.run.run]);
-        for s in &self.setup {
+        for s in self.setup.iter().take(ROWS) {
             let value = |value: &Option<String>| value.as_deref().map_or_else(|| "-".to_owned(), short);
             table.row([s.name.clone(), s.of.words().to_owned(), value(&s.a), value(&s.b)]);
         }
@@ -249,7 +255,11 @@ impl Diff {
             let (more, of) = (format!("{} more", self.more_nodes), AspectView::Node.words().to_owned());
             table.row([more, of, String::new(), String::new()]);
         }
-        table.write(out)
+        table.write(out)?;
+        match self.setup.len().saturating_sub(ROWS) {
+            0 => Ok(()),
+            more => writeln!(out, "and {more} more: --format json has all"),
+        }
     }
 
     fn write_loss(&self, out: &mut dyn Write) -> std::io::Result<()> {

@@ -1,11 +1,13 @@
-//! Removes unsafe characters from the texts of an event.
+//! Removes unsafe characters from the texts of an event, and possible secrets from what a trainer
+//! declares.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use super::Event;
+use super::{Event, Kind};
 use crate::json::Value;
 use crate::metrics::Metrics;
+use crate::secrets::{is_secret_argument, is_secret_value};
 use crate::words;
 
 impl Event {
@@ -26,6 +28,40 @@ impl Event {
         [&mut self.m, &mut self.q, &mut self.t].into_iter().for_each(Metrics::clean);
         clean_map(&mut self.extra);
     }
+
+    /// Removes the entries of a `hello` whose text may be a secret: trainers declare all their
+    /// settings, and who reads the stream need not know them. Numbers stay. Returns how many
+    /// entries it removed.
+    pub fn hide_secrets(&mut self) -> u64 {
+        if self.kind == Kind::Hello { hide(&mut self.extra) } else { 0 }
+    }
+}
+
+fn hide(map: &mut BTreeMap<String, Value>) -> u64 {
+    let mut hidden = 0;
+    map.retain(|name, value| {
+        let named = is_secret_argument(name);
+        let is_secret = |text: &str| named || is_secret_value(text);
+        let keeps = match value {
+            Value::Null | Value::Bool(_) | Value::Number(_) => true,
+            Value::Text(text) => !is_secret(text),
+            Value::List(items) => {
+                for item in items.iter_mut() {
+                    if let Value::Map(inner) = item {
+                        hidden += hide(inner);
+                    }
+                }
+                !items.iter().filter_map(Value::as_str).any(is_secret)
+            }
+            Value::Map(inner) => {
+                hidden += if named { 0 } else { hide(inner) };
+                !named
+            }
+        };
+        hidden += u64::from(!keeps);
+        keeps
+    });
+    hidden
 }
 
 fn make_line(text: &mut String) {
@@ -54,5 +90,26 @@ fn clean_value(value: &mut Value) {
         Value::List(items) => items.iter_mut().for_each(clean_value),
         Value::Map(map) => clean_map(map),
         Value::Null | Value::Bool(_) | Value::Number(_) => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hello_has_no_secrets_and_its_numbers_stay() {
+        let mut e = Event::parse(
+            br#"{"k":"hello","run":"r","hub_token":"canary","team":"nlp","auth":{"user":"canary"},
+            "config":{"lr":1,"key":"canary","tokens":9,"list":["canary:a@b"],"all":[{"pw":"canary"},{"bf16":true}]}}"#,
+        )
+        .unwrap();
+        assert_eq!(e.hide_secrets(), 5);
+        let text = format!("{:?}", e.extra);
+        assert!(!text.contains("canary"), "{text}");
+        assert!(["team", "lr", "tokens", "bf16"].iter().all(|kept| text.contains(kept)), "{text}");
+        let mut step =
+            Event::parse(br#"{"k":"step","run":"r","step":1,"token":"a","m":{"loss":1}}"#).unwrap();
+        assert_eq!(step.hide_secrets(), 0);
     }
 }

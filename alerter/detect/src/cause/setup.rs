@@ -97,10 +97,14 @@ pub(crate) fn suspects_of<'a>(
 /// Whether the fault began when the setup became another one: at the start of the attempt, or when
 /// a node reported a change.
 fn began_with_setup(v: &Finding, f: &RunState) -> bool {
-    let steps = FROM_THE_START.saturating_mul(f.interval.max(1));
-    let at_start = f.attempts.first_step.is_none_or(|first| v.start_step <= first.saturating_add(steps));
     let changed = f.config_groups.changed_at.filter(|at| *at > f.attempt_at + AROUND);
-    at_start || changed.is_some_and(|at| at <= when(f, v.start_step) + AROUND)
+    began_with_attempt(v, f) || changed.is_some_and(|at| at <= when(f, v.start_step) + AROUND)
+}
+
+/// Whether the fault began at the start of the attempt.
+pub(crate) fn began_with_attempt(v: &Finding, f: &RunState) -> bool {
+    let steps = FROM_THE_START.saturating_mul(f.interval.max(1));
+    f.attempts.first_step.is_none_or(|first| v.start_step <= first.saturating_add(steps))
 }
 
 /// Names the setting of nodes that compute longer than the nodes with another value of it.
@@ -244,6 +248,28 @@ mod tests {
         let why = v.suspects[0].why();
         let figures = "env.NCCL_P2P_DISABLE is (not set) on 2 nodes, whose ranks compute 1.";
         assert!(why.starts_with(figures) && why.contains("on the 2 nodes with 1 they compute 1"), "{why}");
+    }
+
+    #[test]
+    fn halves_that_may_be_stages_of_a_pipeline_are_not_compared() {
+        for (depth, is_named) in [("1", true), ("2", false)] {
+            let mut f = halves();
+            let lacks = |node: &str| matches!(node, "n3" | "n4");
+            for node in ["n1", "n2", "n3", "n4"] {
+                let mut keys = std::collections::BTreeMap::from([
+                    ("visible_gpus".to_owned(), "8".to_owned()),
+                    ("arg.pipeline-model-parallel-size".to_owned(), depth.to_owned()),
+                ]);
+                if !lacks(node) {
+                    keys.insert("env.NCCL_P2P_DISABLE".into(), "1".into());
+                }
+                let setup = Setup { of_run: true, fingerprint: format!("pipeline {}", keys.len()), keys };
+                f.config_groups.take(Ts(1), node, &setup);
+            }
+            let mut v = finding(Kind::ThroughputDrop, "compute_time", 200, 1.3, 1.0);
+            name_groups(&mut v, &f);
+            assert_eq!(!targets(&v).is_empty(), is_named, "{depth}");
+        }
     }
 
     #[test]

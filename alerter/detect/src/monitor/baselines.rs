@@ -2,9 +2,11 @@
 //! their end. Only a comparison with it finds a run that is slow from its start, or whose first
 //! start is.
 
+use std::collections::BTreeSet;
+
 use serde::{Deserialize, Serialize};
 use stepwatch_wire::names::setting::{DIFFERS_BY_RANK, SET};
-use stepwatch_wire::setting::{Topic, VISIBLE_GPUS, is_of_work, topic};
+use stepwatch_wire::setting::{Topic, VISIBLE_GPUS, grows_work, is_of_work, topic};
 
 use super::run::Run;
 use super::{Key, Monitor};
@@ -20,6 +22,8 @@ const MAX_BASELINES: usize = 1000;
 const SLOWER: f64 = 1.0 / 3.0;
 /// The most starts kept of a configuration: the latest.
 const MAX_STARTS: usize = 8;
+/// The setting of a node with the kinds of its GPUs.
+const GPUS: &str = "gpus";
 /// Logarithms of speed that differ by less are the same speed.
 const SAME: f64 = 1e-3;
 
@@ -124,24 +128,42 @@ impl Monitor {
     }
 }
 
-/// The key of a run: the work on which all its nodes agree, and its size. `None` if they differ, or
-/// if the work is not known.
+/// The key of a run: the work on which all its nodes agree, its size, its kinds of GPU, and what
+/// it declares of its work. `None` if the nodes differ, or if the work is not known.
 pub(super) fn configuration(run: &Run) -> Option<String> {
-    let variants = run.state.config_groups.variants(true);
+    let f = &run.state;
+    let variants = f.config_groups.variants(true);
     let mut all = variants.iter().map(|variant| work(&variant.setup));
     let first = all.next()??;
-    all.all(|other| other.as_ref() == Some(&first)).then(|| format!("{}/{first}", run.state.ranks_known()))
+    let declared = f.attempts.declared().chain(&f.labels).filter(|(name, _)| is_of_work(name));
+    let declared: Vec<(&str, &str)> = declared.map(|(name, value)| (name.as_str(), value.as_str())).collect();
+    if declared.iter().any(|(name, value)| is_unknown(name, value)) {
+        return None;
+    }
+    let nodes = f.config_groups.variants(false);
+    let gpus: BTreeSet<&str> =
+        nodes.iter().filter_map(|variant| variant.setup.keys.get(GPUS)).map(String::as_str).collect();
+    let more = declared.into_iter().chain(gpus.into_iter().map(|kind| (GPUS, kind)));
+    let more = stepwatch_model::fingerprint(more);
+    all.all(|other| other.as_ref() == Some(&first))
+        .then(|| format!("{}/{first}/{more:016x}", f.ranks_known()))
+}
+
+/// Whether it is not known how much work a step is: the value of what surely decides is not shown,
+/// or steps become larger, and the beginning of a run does less than the end of the one before.
+fn is_unknown(key: &str, value: &str) -> bool {
+    (value == SET && topic(key) == Topic::Work) || grows_work(key)
 }
 
 /// The fingerprint of the settings that may decide how much work a step is: arguments, files, and
 /// the GPUs of a process. Another version, variable or backend must not be another work, because
 /// what it costs shows only in a comparison. Without such a setting, the fingerprint of all. `None`
-/// if a value that surely decides is not shown.
+/// if the work is not known.
 fn work(setup: &Setup) -> Option<String> {
     let is_work = |(key, value): &(&String, &String)| is_of_work(key) && value.as_str() != DIFFERS_BY_RANK;
     let works: Vec<(&str, &str)> =
         setup.keys.iter().filter(is_work).map(|(key, value)| (key.as_str(), value.as_str())).collect();
-    if works.iter().any(|(key, value)| *value == SET && topic(key) == Topic::Work) {
+    if works.iter().any(|(key, value)| is_unknown(key, value)) {
         return None;
     }
     if works.iter().all(|(key, _)| *key == VISIBLE_GPUS) {
@@ -258,6 +280,28 @@ mod tests {
     }
 
     #[test]
+    fn runs_on_other_gpus_or_with_another_declared_work_are_not_compared() {
+        let key = |gpus: &str, hello: &str| {
+            let mut monitor = Monitor::default();
+            begin(&mut monitor, "r", 0);
+            let node = format!(
+                r#"{{"k":"health","name":"config","node":"node001","fingerprint":"{gpus}","gpus":"{gpus}"}}"#
+            );
+            let hello = format!(r#"{{"k":"hello","run":"r","rank":0,"world":1,"node":"node001",{hello}}}"#);
+            for (i, line) in (1..).zip([node, hello]) {
+                feed(&mut monitor, Ts(START.0 + i * 1000), &Event::parse(line.as_bytes()).unwrap());
+            }
+            configuration(monitor.run("r").unwrap())
+        };
+        let usual = key("H100", r#""model":{"seq_len":4096},"lr":1"#);
+        assert!(usual.is_some());
+        assert_eq!(key("H100", r#""model":{"seq_len":4096},"lr":2"#), usual, "it changes what is learned");
+        assert_ne!(key("A100", r#""model":{"seq_len":4096},"lr":1"#), usual);
+        assert_ne!(key("H100", r#""model":{"seq_len":8192},"lr":1"#), usual);
+        assert_eq!(key("H100", r#""curriculum":{"seq_len":8192}"#), None, "its steps grow");
+    }
+
+    #[test]
     fn runs_that_may_do_another_work_are_not_compared() {
         let usual =
             [("arg.batch-size", "8"), ("visible_gpus", "8"), ("env.NCCL_ALGO", "Ring"), ("arg.lr", "1")];
@@ -288,6 +332,8 @@ mod tests {
             assert_eq!(with(key, value), known, "{key}");
         }
         assert_eq!(with("arg.model-args", "set"), None, "it is not known which model");
+        assert_eq!(with("arg.hparams", "set"), None, "it may be any setting");
+        assert_eq!(with("arg.rampup-batch-size", "32 32 1000"), None, "it begins with small batches");
         assert_eq!(work_of(&[("visible_gpus", "8"), ("torch", "2.9")]).as_deref(), Some("f"));
     }
 }

@@ -387,7 +387,7 @@ impl Monitor {
             v.why = core::mem::take(&mut v.why).and_perhaps(seen.what);
         }
         if matches!(v.kind.cause(), Cause::Speed | Cause::Numerics) {
-            if let Some(since) = self.since_good(run) {
+            if let Some(since) = self.since_good_of(run, v) {
                 cause::name_since_good(v, &run.state, &since);
             }
             cause::name_groups(v, &run.state);

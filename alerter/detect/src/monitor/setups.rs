@@ -1,12 +1,13 @@
 //! The setups of runs beyond their end: that of the last good attempt of each run, with which later
 //! attempts and runs are compared, and that of each run that is forgotten.
 //!
-//! An attempt is good once it has made [`GOOD_STEPS`] steps, its setup has not changed lately, no
-//! incident about its speed or its numbers is open, and it is no slower than the last good one that
-//! did the same work. A run is compared with its own last good attempt, otherwise with the last
-//! good run of a like name or of the same work. Runs of other users do not count: nobody decides
-//! with what the run of another user is compared. Of a full store, the user with the most setups
-//! loses the oldest.
+//! An attempt is good once it has made [`GOOD_STEPS`] steps in [`GOOD_AFTER`], its setup has not
+//! changed lately, no incident about its speed or its numbers is open, and it is no slower than the
+//! last good one that did the same work. If its setup may explain a fault that is found later, it
+//! must have lasted [`PROVEN`]. A run is compared with its own last good attempt, otherwise with
+//! the last good run of the same work, or else of a like name. Runs of other users do not count:
+//! nobody decides with what the run of another user is compared. Of a full store, the user with the
+//! most setups loses the oldest.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -32,6 +33,10 @@ const MAX_NODE_NAMES: usize = 100_000;
 /// The steps of an attempt from which it is good. A setup that was there at one look must still be
 /// there at the next.
 const GOOD_STEPS: u64 = 256;
+/// The time in which detectors find a run that is slow from its start.
+const GOOD_AFTER: Span = Span::secs(480);
+/// The time in which they find what another setup costs, if that is little.
+const PROVEN: Span = Span::secs(3600);
 /// The time after which exporters have reported how a new attempt is set up: they look once a
 /// minute.
 const REPORTED: Span = Span::secs(120);
@@ -91,7 +96,16 @@ impl Monitor {
         let is_like =
             |known: &&Arc<KnownSetup>| stem(&known.run) == stem_of || (work.is_some() && known.work == work);
         let like = self.good_setups.values().filter(of_user).filter(is_like);
-        like.max_by_key(|known| known.at).map(Arc::as_ref)
+        let does_same = |known: &KnownSetup| work.is_some() && known.work == work;
+        like.max_by_key(|known| (does_same(known), known.at)).map(Arc::as_ref)
+    }
+
+    /// What explains a finding: what is different from the last good attempt. If the attempt itself
+    /// was taken for good, what was different at its start explains a fault of its start.
+    pub(super) fn since_good_of(&self, run: &Run, v: &Finding) -> Option<SinceGood> {
+        let kept = run.state.attempts.since_good.as_deref();
+        let at_start = || kept.filter(|_| cause::began_with_attempt(v, &run.state)).cloned();
+        self.since_good(run).or_else(at_start)
     }
 
     /// Compares the setup of a run with the last good one, and remembers it if it is good. What is
@@ -125,7 +139,9 @@ impl Monitor {
             .get(name)
             .is_some_and(|known| known.standstill_or_slowness.is_some() || known.numerics);
         let held = looked.is_some_and(|look| look.hash == hash);
-        let is_good = f.attempt_steps >= GOOD_STEPS && held && !troubled && !is_slower;
+        let is_news = since.as_ref().is_some_and(SinceGood::is_explanation);
+        let lasted = now - f.attempt_at >= if is_news { PROVEN } else { GOOD_AFTER };
+        let is_good = f.attempt_steps >= GOOD_STEPS && lasted && held && !troubled && !is_slower;
         let look = SetupLook { hash, at: now, steps: f.attempt_steps };
         let remembered = is_good.then(|| known(now, run, setup, secs));
         if let Some(run) = self.runs.get_mut(name) {
@@ -355,6 +371,49 @@ mod tests {
         s.uid = 2000;
         s.attempt("llama-70b-3", 0, 5, 20);
         assert_eq!(s.since("llama-70b-3"), None, "of another user");
+    }
+
+    #[test]
+    fn a_variable_that_may_cost_little_is_not_good_for_an_hour() {
+        let mut s = Scene::new();
+        let setup = |s: &mut Scene, value: &str| {
+            s.say(&format!(
+                r#"{{"k":"health","name":"config","run":"r","fingerprint":"{value}","env.NCCL_ALGO":"{value}"}}"#
+            ));
+        };
+        s.attempt("r", 0, 1, 8);
+        setup(&mut s, "Ring");
+        s.steps("r", 0, 400);
+        s.attempt("r", 1, 1, 8);
+        setup(&mut s, "Tree");
+        let changed = Some((LastGood::Attempt { attempt: 0 }, vec!["env.NCCL_ALGO".to_owned()]));
+        s.steps("r", 1, 1700);
+        assert_eq!(s.since("r"), changed);
+        s.steps("r", 1, 300);
+        assert_eq!(s.since("r"), None);
+        let start = s.monitor.runs["r"].state.attempts.first_step.unwrap();
+        let since = |s: &Scene, start_step: i64| {
+            let run = &s.monitor.runs["r"];
+            let view = RunAt { now: s.now, run: &run.state };
+            let blank = view.finding(Kind::MfuDroop, "mfu", Change::Raise, Severity::Ticket);
+            s.monitor.since_good_of(run, &Finding { start_step, ..blank }).map(|since| since.good)
+        };
+        assert_eq!(since(&s, start + 40), Some(LastGood::Attempt { attempt: 0 }), "slow from its start");
+        assert_eq!(since(&s, start + 1900), None);
+    }
+
+    #[test]
+    fn of_runs_that_are_alike_one_of_the_same_work_is_the_last_good_one() {
+        let mut s = Scene::new();
+        for (run, batch) in [("llama-1", 64), ("llama-2", 1), ("llama-3", 64)] {
+            s.attempt(run, 0, 1, 8);
+            s.say(&format!(
+                r#"{{"k":"health","name":"config","run":"{run}","fingerprint":"{batch}","arg.batch-size":"{batch}"}}"#
+            ));
+            s.steps(run, 0, if run == "llama-3" { 40 } else { 2100 });
+        }
+        let good = s.monitor.last_good(&s.monitor.runs["llama-3"]).map(|good| good.run.as_str());
+        assert_eq!(good, Some("llama-1"), "and not the latest");
     }
 
     #[test]

@@ -181,6 +181,11 @@ impl Attempts {
         declared::add(&mut self.declared, e);
     }
 
+    /// What the trainer declared beside its labels.
+    pub(crate) fn declared(&self) -> impl Iterator<Item = (&String, &String)> {
+        self.declared.iter()
+    }
+
     /// Records that the run announces a restart, or takes that back by giving it no time.
     pub(crate) fn plan(&mut self, now: Ts, seconds: Option<f64>) {
         self.planned_at = seconds.is_none_or(|seconds| seconds > 0.0).then_some(now);

@@ -14,6 +14,8 @@ use stepwatch_model::time::Ts;
 const MAX_VARIANTS: usize = 16;
 /// The least number of nodes from which a key whose values all differ counts as a node's name.
 const ENOUGH: usize = 4;
+/// The most keys that are known to name nodes.
+const MAX_OWN: usize = 256;
 
 /// The setup that one node reports: its driver, firmware, libraries and kernel, or the
 /// configuration file of the run as this node sees it.
@@ -81,6 +83,9 @@ impl ConfigGroups {
             let names = names(&variants);
             self.variants.extend(without(variants, &names));
             own.extend(names);
+            while own.len() > MAX_OWN {
+                own.pop_last();
+            }
         }
     }
 
@@ -210,6 +215,19 @@ mod tests {
         let keys = |nccl: &str| setup(&[("daemon", "tcp://10.9.9.9".into()), ("nccl", nccl.into())]);
         assert!(!all.take(Ts(1), "n3", &keys("2.27.5")));
         assert!(all.take(Ts(1), "n3", &keys("2.27.3")));
+    }
+
+    #[test]
+    fn keys_that_name_nodes_are_bounded() {
+        let mut all = ConfigGroups::default();
+        for round in 0..400 {
+            let name = format!("x{round}");
+            for i in 0..17 {
+                let keys = [("nccl", "2.27".to_owned()), (name.as_str(), i.to_string())];
+                all.take(Ts(round), &format!("n{i}"), &setup(&keys));
+            }
+        }
+        assert!((200..=MAX_OWN).contains(&all.own[1].len()), "{}", all.own[1].len());
     }
 
     #[test]

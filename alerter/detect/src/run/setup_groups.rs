@@ -67,7 +67,7 @@ impl SlowerSetup {
 impl RunState {
     /// The setting by which the ranks differ most in how long they compute, if any.
     pub(crate) fn slower_setup(&self) -> Option<SlowerSetup> {
-        if self.compute_times.members.len() < 2 * NODES {
+        if self.compute_times.members.len() < 2 * NODES || self.has_unknown_stages() {
             return None;
         }
         let mut found: Option<(f64, SlowerSetup)> = None;
@@ -87,6 +87,18 @@ impl RunState {
             }
         }
         found.map(|(_, slower)| slower)
+    }
+
+    /// Whether the ranks have pipeline stages and do not report them. The stages of a pipeline
+    /// compute longer and shorter than each other, and each has nodes of its own.
+    fn has_unknown_stages(&self) -> bool {
+        let is_deep = |(key, value): (&String, &String)| {
+            let mut words = key.split(|c: char| !c.is_ascii_alphanumeric());
+            words.any(|word| matches!(word, "pp" | "pipeline")) && value.parse::<u32>().is_ok_and(|n| n > 1)
+        };
+        let variants = self.config_groups.variants(true);
+        let mut settings = variants.iter().flat_map(|v| &v.setup.keys).chain(self.attempts.declared());
+        self.compute_times.groups.len() < 2 && settings.any(is_deep)
     }
 
     fn compare(&self, variants: &[Variant], key: &str) -> Option<(f64, SlowerSetup)> {

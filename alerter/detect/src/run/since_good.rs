@@ -8,7 +8,7 @@
 //! tell.
 
 use stepwatch_wire::names::setting::DIFFERS_BY_RANK;
-use stepwatch_wire::setting::{ARGUMENT, FILE, Topic, topic};
+use stepwatch_wire::setting::{ALL_VISIBLE, ARGUMENT, FILE, Topic, VISIBLE_GPUS, topic};
 
 use super::attempts::{Aspect, AttemptSetup, Difference, SinceGood};
 use stepwatch_model::time::Ts;
@@ -47,6 +47,11 @@ impl SinceGood {
     /// Whether a difference in it may explain how the run does.
     pub(crate) fn may_explain(&self) -> bool {
         self.list.iter().any(|d| topic(&d.name) < Topic::Other)
+    }
+
+    /// Whether one of them does so without another seed or the hash of a file.
+    pub(crate) fn is_explanation(&self) -> bool {
+        self.list.iter().any(|d| topic(&d.name) < Topic::Other && !d.is_vague())
     }
 }
 
@@ -89,8 +94,9 @@ impl Difference {
 /// Whether a difference is one, and not only something that is not reported.
 fn counts(d: &Difference, before: &AttemptSetup, after: &AttemptSetup) -> bool {
     let topic = topic(&d.name);
-    let by_rank = [&d.before, &d.after].into_iter().flatten().any(|value| value.contains(DIFFERS_BY_RANK));
-    if topic == Topic::Place || d.of == Aspect::Node || by_rank {
+    let has = |part: &str| [&d.before, &d.after].into_iter().flatten().any(|value| value.contains(part));
+    let is_unknown = has(DIFFERS_BY_RANK) || (d.name == VISIBLE_GPUS && has(ALL_VISIBLE));
+    if topic == Topic::Place || d.of == Aspect::Node || is_unknown {
         return false;
     }
     let both = d.before.is_some() && d.after.is_some();
@@ -198,6 +204,8 @@ mod tests {
         }
         let by_rank = [(Run, "env.OMP_NUM_THREADS", "(differs by rank)")];
         assert!(since(&by_rank, &[(Run, "env.OMP_NUM_THREADS", "8")]).is_empty());
+        let all = [(Run, "visible_gpus", "all")];
+        assert!(since(&all, &[(Run, "visible_gpus", "8")]).is_empty(), "their number is not known");
         let set = since(&[(Run, "env.A", "1")], &[(Run, "env.A", "1"), (Run, "env.NCCL_ALGO", "Ring")]);
         assert_eq!((set.len(), set[0].before.as_deref(), set[0].after.as_deref()), (1, None, Some("Ring")));
         let lr = since(&[(Run, "arg.seed", "1")], &[(Run, "arg.seed", "1"), (Run, "arg.lr", "3")]);

@@ -77,6 +77,25 @@ fn each_node_that_came_or_went_is_a_row() {
 }
 
 #[test]
+fn what_explains_most_comes_first_and_a_long_list_is_cut() {
+    use AspectView::{Declared, Run};
+    let names: Vec<String> = (0..60).map(|i| format!("arg.a{i:02}")).collect();
+    let of = |value: &'static str| -> Vec<(AspectView, &str, &str)> {
+        let many = names.iter().map(|name| (Run, name.as_str(), value));
+        let more = [(Declared, "job_id", value), (Run, "env.NCCL_ALGO", value), (Run, "visible_gpus", value)];
+        many.chain(more).collect()
+    };
+    let diff = Diff::new(run("a", 0, &[4.0], &of("1")), run("b", 0, &[4.0], &of("2")));
+    let order: Vec<&str> = diff.setup.iter().map(|s| s.name.as_str()).collect();
+    assert_eq!((&order[..3], order.len()), (&["visible_gpus", "env.NCCL_ALGO", "arg.a00"][..], 63));
+    assert_eq!(order[62], "job_id");
+    let mut out = Vec::new();
+    diff.write(&mut out).unwrap();
+    let out = String::from_utf8(out).unwrap();
+    assert!(out.contains("and 23 more: --format json has all") && !out.contains("job_id"), "{out}");
+}
+
+#[test]
 fn runs_without_a_common_step_say_so() {
     let diff = Diff::new(run("a", 0, &[4.0, 3.0], &[]), run("b", 50, &[3.0], &[]));
     assert_eq!((diff.steps, diff.loss.len(), diff.speed[0].a), (None, 0, None));

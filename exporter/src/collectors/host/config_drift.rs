@@ -21,6 +21,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use stepwatch_kit::config::Period;
+use stepwatch_wire::setting::topic;
 
 use crate::collector::{CollectError, Collector, Context, Mistakes, Rhythm, Support};
 use crate::family::Family;
@@ -334,11 +335,14 @@ impl Libraries {
     }
 }
 
-/// Keeps as many settings as are published. Returns the number of the others.
+/// Keeps as many settings as are published, those that explain most. Returns the number of the
+/// others.
 fn limit(settings: &mut Settings) -> usize {
     let over = settings.len().saturating_sub(MAX_KEYS);
-    while settings.len() > MAX_KEYS {
-        settings.pop_last();
+    if over > 0 {
+        let mut names: Vec<String> = settings.keys().cloned().collect();
+        names.sort_by_key(|name| topic(name));
+        names.iter().skip(MAX_KEYS).for_each(|name| drop(settings.remove(name)));
     }
     over
 }

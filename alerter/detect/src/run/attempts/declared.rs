@@ -42,6 +42,9 @@ pub(super) fn add(settings: &mut BTreeMap<String, String>, e: &Event) {
         };
         let text = match shown(&name, &text) {
             Shown::Value => text,
+            Shown::Hash => {
+                format!("{:016x}", stepwatch_model::fingerprint(core::iter::once((&*name, &*text))))
+            }
             Shown::Name => SET.to_owned(),
             Shown::Nothing => return,
         };
@@ -106,6 +109,17 @@ mod tests {
         add(&mut settings, &hello(r#""model":{"db":"{a:canary}","passcode":"canary","lr":"3e-4"}"#));
         let settings: Vec<(&str, &str)> = settings.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
         assert_eq!(settings, [("model.db", "set"), ("model.lr", "3e-4")]);
+    }
+
+    #[test]
+    fn a_long_path_is_known_by_its_hash() {
+        let of = |folder: &str| {
+            let mut settings = BTreeMap::new();
+            let path = format!("/{}/{folder}", "datasets/".repeat(8));
+            add(&mut settings, &hello(&format!(r#""config":{{"data_path":"{path}"}}"#)));
+            settings["config.data_path"].clone()
+        };
+        assert!(of("c4").len() == 16 && of("c4") == of("c4") && of("c4") != of("pile"), "{}", of("c4"));
     }
 
     #[test]

@@ -4,18 +4,21 @@
 //! The ranks of this node may differ. A file that differs is left out. A variable that differs is
 //! published as different, because another node with only one of those ranks cannot see it.
 
+mod arguments;
+
 use std::collections::BTreeMap;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use stepwatch_wire::names::setting::{DIFFERS_BY_RANK, SET};
-use stepwatch_wire::secrets::{Shown, is_secret, is_secret_value, shown as shown_of};
-use stepwatch_wire::setting::{ARGUMENT, Topic, VISIBLE_GPUS, topic};
+use stepwatch_wire::names::setting::DIFFERS_BY_RANK;
+use stepwatch_wire::secrets::{is_secret, is_secret_value};
+use stepwatch_wire::setting::{ALL_VISIBLE, ARGUMENT, VISIBLE_GPUS};
 
 use super::file::{Named, Starter, contents_of};
 use super::value::{Settings, shown};
 use crate::processes;
 use crate::roots::Roots;
+use arguments::{Arguments, MAX_FILES, files};
 
 /// Prefixes of variables that affect training.
 const PREFIXES: &[&str] = &[
@@ -39,10 +42,26 @@ const PREFIXES: &[&str] = &[
     "XLA_",
     "MLX5_",
     "XFORMERS_",
+    "TORCHDYNAMO_",
+    "TORCHINDUCTOR_",
+    "TRITON_",
+    "ACCELERATE_",
+    "FSDP_",
+    "HSA_",
+    "HIP_",
+    "ROCR_",
+    "MIOPEN_",
 ];
 /// Further variables, by their full names.
-const NAMES: &[&str] =
-    &["OMP_NUM_THREADS", "LD_PRELOAD", "LD_LIBRARY_PATH", "PYTHONHASHSEED", "MALLOC_ARENA_MAX"];
+const NAMES: &[&str] = &[
+    "OMP_NUM_THREADS",
+    "LD_PRELOAD",
+    "LD_LIBRARY_PATH",
+    "PYTHONHASHSEED",
+    "MALLOC_ARENA_MAX",
+    "NVIDIA_TF32_OVERRIDE",
+    "VLLM_ATTENTION_BACKEND",
+];
 /// Variables that belong to a rank, a node or a job: its devices, the address that it listens at,
 /// and the place that it writes to.
 const OF_A_RANK: &[&str] = &[
@@ -57,6 +76,13 @@ const OF_A_RANK: &[&str] = &[
     "NCCL_DEBUG_FILE",
     "NCCL_GRAPH_DUMP_FILE",
     "NCCL_TOPO_DUMP_FILE",
+    "ACCELERATE_TORCH_DEVICE",
+    "MIOPEN_CUSTOM_CACHE_DIR",
+    "MIOPEN_USER_DB_PATH",
+    "TORCHINDUCTOR_CACHE_DIR",
+    "TRITON_CACHE_DIR",
+    "TRITON_DUMP_DIR",
+    "TRITON_OVERRIDE_DIR",
     "TORCH_EXTENSIONS_DIR",
     "TORCH_FR_DUMP_TEMP_FILE",
     "TORCH_NCCL_DEBUG_INFO_PIPE_FILE",
@@ -66,10 +92,9 @@ const OF_A_RANK: &[&str] = &[
     "UCX_PROFILE_FILE",
     "UCX_STATS_DEST",
 ];
-/// The GPUs that a process is given. Their number is published, because UUIDs differ between nodes.
-const VISIBLE: &str = "CUDA_VISIBLE_DEVICES";
-/// The value for a process that is given all GPUs of a node whose number is not known.
-const ALL_VISIBLE: &str = "all";
+/// The GPUs that a process is given, of NVIDIA and of AMD. Their number is published, because UUIDs
+/// differ between nodes.
+const VISIBLE: &[&str] = &["CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"];
 const OPEN_MPI: &str = "OMPI_MCA_";
 /// Frameworks and variables of Open MPI's runtime. They give processes their identity and the
 /// address of the daemon on their node, and the first node's processes were started differently.
@@ -113,39 +138,7 @@ const OPEN_MPI_RUNTIME: &[&str] = &[
 /// Suffixes of variables that Kubernetes sets in a pod for each existing service, such as
 /// `NCCL_TEST_SERVICE_HOST` for the service nccl-test.
 const OF_A_SERVICE: &[&str] = &["_SERVICE_HOST", "_SERVICE_PORT", "_PORT"];
-/// Options whose value is a configuration file.
-const OPTIONS: &[&str] = &[
-    "--config",
-    "--config-file",
-    "--config_file",
-    "--cfg",
-    "--conf",
-    "--yaml",
-    "--job.config_file",
-    "--job.config-file",
-    "--deepspeed",
-    "--deepspeed_config",
-    "--ds-config",
-    "--ds_config",
-    "--model-config",
-    "--model_config",
-    "--training-config",
-];
-/// Extensions of configuration files, anywhere on the command line.
-const ENDINGS: &[&str] = &["yaml", "yml", "toml", "json", "gin", "ini", "cfg"];
-
 const MAX_VARIABLES: usize = 256;
-const MAX_ARGUMENTS: usize = 4096;
-/// The most arguments that are published, of some 110 bytes at most; those of which most is known
-/// come first. Megatron is started with some 90.
-const MAX_SHOWN: usize = 128;
-/// The most characters of an argument without a name that is published.
-const MAX_WORD: usize = 24;
-/// The most characters of the name of an argument.
-const MAX_NAME: usize = 48;
-/// The value of an option without one.
-const GIVEN: &str = "given";
-const MAX_FILES: usize = 8;
 
 /// The start of one process.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -183,11 +176,13 @@ impl Started {
         let mut found = Self::default();
         let pairs = environ.split(|b| *b == 0).filter_map(|v| core::str::from_utf8(v).ok()?.split_once('='));
         for (name, value) in pairs.filter(|(name, _)| is_setting(name)) {
-            if name == VISIBLE {
-                found.visible_gpus = Some(visible(value));
-            }
-            if name == VISIBLE && !is_list_of_numbers(value) {
-                continue;
+            if VISIBLE.contains(&name) {
+                let gpus = visible(value);
+                // Each of them leaves so many of those that another one leaves.
+                found.visible_gpus = Some(found.visible_gpus.map_or(gpus, |had| had.min(gpus)));
+                if !is_list_of_numbers(value) {
+                    continue;
+                }
             }
             if is_secret(name) || is_secret_value(value) {
                 found.secret += 1;
@@ -265,130 +260,6 @@ fn is_bookkeeping(name: &str) -> bool {
     name.strip_prefix(OPEN_MPI).map_or(of_service, of_runtime)
 }
 
-/// The words of a command line.
-fn words(cmdline: &[u8]) -> Vec<&str> {
-    cmdline.split(|b| *b == 0).take(MAX_ARGUMENTS).filter_map(|a| core::str::from_utf8(a).ok()).collect()
-}
-
-/// The arguments that follow the script.
-#[derive(Debug, Default, PartialEq, Eq)]
-struct Arguments {
-    /// By name; those without one by their number.
-    shown: BTreeMap<String, String>,
-    /// The numbers of those that may be secrets, and of those over the limit.
-    secret: usize,
-    over: usize,
-}
-
-impl Arguments {
-    /// What only says where the run lives is left out: nodes and runs would differ by it without a
-    /// reason. So are files of configuration, whose contents are compared.
-    fn of(cmdline: &[u8]) -> Self {
-        let words = words(cmdline);
-        let script = words.iter().position(|word| ending(word) == Some("py"));
-        let module = words.iter().position(|word| *word == "-m").map(|at| at + 1);
-        let Some(from) = script.into_iter().chain(module).min() else { return Self::default() };
-        let rest = words.get(from + 1..).unwrap_or_default();
-        let (mut found, mut secret): (Vec<(String, String)>, usize) = (Vec::new(), 0);
-        // Words after an option that may be a secret may be parts of it.
-        let (mut of_secret, mut is_value, mut unnamed) = (false, false, 0);
-        for (i, word) in rest.iter().enumerate() {
-            let of_option = std::mem::take(&mut is_value);
-            let is_option_word = is_option(word);
-            if of_secret && !is_option_word {
-                continue;
-            }
-            let next = rest.get(i + 1).filter(|next| !is_option(next));
-            let (name, value) = match (word.split_once('='), next) {
-                (Some((name, value)), _) => (name, value),
-                (None, next) if is_option_word => {
-                    is_value = next.is_some();
-                    (*word, next.copied().unwrap_or(GIVEN))
-                }
-                (None, _) if of_option => continue,
-                (None, _) => {
-                    unnamed += 1;
-                    found.extend(unnamed_word(word).map(|shown| (unnamed.to_string(), shown)));
-                    continue;
-                }
-            };
-            let shown = shown_argument(name, value);
-            of_secret = is_option_word && shown == Shown::Nothing;
-            secret += usize::from(shown == Shown::Nothing);
-            let name = bare(name);
-            let has_name = is_name(name) && !found.iter().any(|f| f.0 == name);
-            let is_place = topic(&format!("{ARGUMENT}{name}")) == Topic::Place || OPTIONS.contains(word);
-            if shown == Shown::Nothing || is_place || !has_name {
-                continue;
-            }
-            let value = if shown == Shown::Value { value.trim() } else { SET };
-            found.push((name.to_owned(), value.to_owned()));
-        }
-        // What is told by its name, first; of equals, those that come first.
-        found.sort_by_key(|(name, _)| topic(&format!("{ARGUMENT}{name}")));
-        let over = found.len().saturating_sub(MAX_SHOWN);
-        found.truncate(MAX_SHOWN);
-        Self { shown: found.into_iter().collect(), secret, over }
-    }
-}
-
-/// The name of an option without dashes and the marks of Hydra.
-fn bare(name: &str) -> &str {
-    name.trim_start_matches(['-', '+', '~'])
-}
-
-fn is_name(name: &str) -> bool {
-    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | '/');
-    !name.is_empty() && name.len() <= MAX_NAME && name.chars().all(plain)
-}
-
-/// How much is shown of an argument. After one dash, the word may be a letter and its value.
-fn shown_argument(name: &str, value: &str) -> Shown {
-    let key = format!("{ARGUMENT}{}", bare(name));
-    let is_short = name.starts_with('-') && !name.starts_with("--");
-    if is_short && bare(name).len() > 1 && topic(&key) == Topic::Other {
-        return Shown::Nothing;
-    }
-    shown_of(&key, value)
-}
-
-/// What is shown of an argument without a name: the name of a file, and a word of letters, such as
-/// `pretrain`.
-fn unnamed_word(word: &str) -> Option<String> {
-    let is_file = ending(word).is_some_and(|e| e == "py" || ENDINGS.contains(&e));
-    let name = if is_file { Path::new(word).file_name()?.to_str()? } else { word };
-    let is_word = name.len() <= MAX_WORD && name.bytes().all(|b| b.is_ascii_alphabetic());
-    let is_plain = !name.is_empty() && (is_word || is_file);
-    (is_plain && shown_of(&format!("{ARGUMENT}model"), name) == Shown::Value).then(|| name.to_owned())
-}
-
-/// Whether a word is the name of an option, and not a negative number.
-fn is_option(word: &str) -> bool {
-    word.strip_prefix('-').is_some_and(|rest| !rest.starts_with(|c: char| c.is_ascii_digit() || c == '.'))
-}
-
-/// Arguments that name a script or a configuration file, in order and without repetition.
-fn files(cmdline: &[u8]) -> Vec<String> {
-    let arguments = words(cmdline);
-    let mut found: Vec<String> = Vec::new();
-    for (i, argument) in arguments.iter().enumerate().skip(1) {
-        let after_option = OPTIONS.contains(&arguments[i - 1]) && !argument.starts_with('-');
-        let (option, value) = argument.split_once('=').unwrap_or(("", argument));
-        // nanoGPT is configured by further scripts.
-        let is_script = ending(argument) == Some("py") && !argument.starts_with('-');
-        let is_file = ending(value).is_some_and(|e| ENDINGS.contains(&e)) || OPTIONS.contains(&option);
-        if (is_script || is_file || after_option) && !value.is_empty() && found.iter().all(|f| f != value) {
-            found.push(value.to_owned());
-        }
-    }
-    found.truncate(MAX_FILES);
-    found
-}
-
-fn ending(argument: &str) -> Option<&str> {
-    Path::new(argument).extension()?.to_str()
-}
-
 #[cfg(any(test, feature = "fuzz"))]
 pub(super) fn fuzz(bytes: &[u8]) {
     let started = Started::from_environ(bytes);
@@ -396,13 +267,10 @@ pub(super) fn fuzz(bytes: &[u8]) {
     assert!(started.variables.values().all(|value| !is_secret_value(value)));
     assert!(files(bytes).len() <= MAX_FILES);
     let shown = Arguments::of(bytes).shown;
-    assert!(shown.len() <= MAX_SHOWN);
+    assert!(shown.len() <= arguments::MAX_SHOWN);
     assert!(shown.values().all(|value| value.len() <= 64 && !is_secret_value(value)));
     let _ = settings(&[&started, &started], &[], 8);
 }
-
-#[cfg(test)]
-mod argument_tests;
 
 #[cfg(test)]
 mod tests {
@@ -448,6 +316,10 @@ mod tests {
             assert_eq!(value(&found, "env.CUDA_VISIBLE_DEVICES").as_deref(), shown, "{list}");
         }
         assert_eq!(value(&of("HOME=/root"), "visible_gpus").as_deref(), Some("all"));
+        assert_eq!(
+            value(&of("ROCR_VISIBLE_DEVICES=0,1,2\0HIP_VISIBLE_DEVICES=0"), "visible_gpus").as_deref(),
+            Some("1")
+        );
         let all = Started::from_environ(b"HOME=/root");
         let listed = Started::from_environ(b"CUDA_VISIBLE_DEVICES=0,1");
         assert_eq!(value(&settings(&[&all], &[], 8), "visible_gpus").as_deref(), Some("8"));
@@ -476,7 +348,8 @@ mod tests {
             NCCL_TOPO_DUMP_FILE NCCL_TEST_SERVICE_HOST NCCL_TEST_SERVICE_PORT_HTTP NCCL_TEST_PORT NCCL_TEST_PORT_80_TCP_ADDR";
         let kept: Vec<_> = kept.split_whitespace().filter(|name| is_setting(name)).collect();
         assert_eq!(kept, [""; 0]);
-        let settings = "OMPI_MCA_pml OMPI_MCA_btl OMPI_MCA_btl_tcp_if_include OMPI_MCA_coll_hcoll_enable OMPI_MCA_osc \
+        let settings = "TORCHDYNAMO_DISABLE TORCHINDUCTOR_MAX_AUTOTUNE TRITON_INTERPRET ACCELERATE_MIXED_PRECISION \
+            FSDP_SHARDING_STRATEGY HSA_FORCE_FINE_GRAIN_PCIE OMPI_MCA_pml OMPI_MCA_btl OMPI_MCA_btl_tcp_if_include OMPI_MCA_coll_hcoll_enable OMPI_MCA_osc \
             OMPI_MCA_opal_cuda_support OMPI_MCA_mpi_leave_pinned OMPI_MCA_essential NCCL_SOCKET_IFNAME NCCL_TOPO_FILE NCCL_IB_HCA \
             UCX_NET_DEVICES UCX_TLS FI_PROVIDER GLOO_SOCKET_IFNAME NCCL_PORTS CUDA_DEVICE_ORDER OMP_NUM_THREADS";
         let lost: Vec<_> = settings.split_whitespace().filter(|name| !is_setting(name)).collect();
@@ -500,20 +373,6 @@ mod tests {
         assert_eq!(on(0), on(1));
         let want = [("env.OMPI_MCA_btl", "^openib"), ("visible_gpus", "all")];
         assert_eq!(on(0), want.map(|(key, value)| (key.to_owned(), value.to_owned())).into());
-    }
-
-    #[test]
-    fn command_lines() {
-        let of = |line: &str| files(line.replace(' ', "\0").as_bytes());
-        assert_eq!(
-            of("python -u train.py --config conf/a.yaml --lr 3e-4 other.py"),
-            ["train.py", "conf/a.yaml", "other.py"]
-        );
-        assert_eq!(of("python train.py --config=a b.toml --config"), ["train.py", "a", "b.toml"]);
-        assert_eq!(of("python -m torchtitan.train --job.config_file ./llama.toml"), ["./llama.toml"]);
-        assert_eq!(of("python x.py --deepspeed ds --deepspeed --flag"), ["x.py", "ds"]);
-        assert_eq!(of("nginx"), [""; 0]);
-        assert_eq!(of(&"a.json ".repeat(40)), ["a.json"]);
     }
 
     #[test]

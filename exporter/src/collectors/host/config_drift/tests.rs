@@ -253,3 +253,11 @@ fn files_of_the_node() {
     assert!(text(&node.published()[0], "file.nccl.conf").unwrap().ends_with(" 16 bytes"));
     assert!(page.iter().all(|s| s.family.name != VALUE.name), "not on the page");
 }
+
+#[test]
+fn of_too_many_settings_those_that_explain_most_are_published() {
+    let mut settings: Settings = (0..300).map(|i| (format!("arg.a{i:03}"), "1".to_owned())).collect();
+    settings.extend([("torch", "2.9"), ("visible_gpus", "8")].map(|(k, v)| (k.to_owned(), v.to_owned())));
+    assert_eq!((limit(&mut settings), settings.len()), (78, MAX_KEYS));
+    assert!(settings.contains_key("torch") && settings.contains_key("visible_gpus"));
+}

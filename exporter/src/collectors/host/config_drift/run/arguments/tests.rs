@@ -24,7 +24,7 @@ fn arguments_without_secrets_and_places() {
     let want = [
         ("bf16", "given"),
         ("data-path", "/data/c4"),
-        ("lr", "3e-4"),
+        ("lr", "9"),
         ("offset", "-0.5"),
         ("optim.beta1", "0.9"),
         ("seed", "7"),
@@ -70,10 +70,18 @@ fn no_secret_of_a_command_line_is_published() {
         &["--otel-headers=authorization=Basic%20hunter2"],
         &["--slack_webhook", "https://hooks.slack.com/services/hunter2"],
         &["hunter2"],
+        &["aHVudGVyMjpodW50ZXIy="],
+        &["--hf_hunter2hunter2"],
+        &["-p", "123456"],
+        &["--model-args", "pretrained=x,token=hunter2"],
+        &["--data-args", "--hf-token hunter2"],
+        &["--data-path", "0.5", "/data/a", "https://ada:hunter2@mirror/b"],
+        &["--data.secret", "0.5", "/hunter2"],
     ] {
         let found = of(&[&["python", "train.py"][..], words].concat());
         let text = format!("{:?}", found.shown);
-        assert!(!text.contains("hunter2") && !text.contains(hex), "{words:?}: {text}");
+        let is_hidden = ["hunter2", hex, "aHVudGVy", "123456"].iter().all(|secret| !text.contains(secret));
+        assert!(is_hidden, "{words:?}: {text}");
     }
 }
 
@@ -102,6 +110,7 @@ fn command_lines_of_trainers_survive() {
             ("moe-token-dispatcher-type", "alltoall"),
             ("lr-decay-style", "cosine"),
             ("split", "949,50,1"),
+            ("data-path", "0.5 /data/a 0.5 /data/b"),
         ],
     );
     // torchtitan.
@@ -133,15 +142,76 @@ fn command_lines_of_trainers_survive() {
         "python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo data.train_batch_size=1024 \
          data.max_prompt_length=512 actor_rollout_ref.actor.optim.lr=1e-6 \
          actor_rollout_ref.rollout.name=vllm actor_rollout_ref.rollout.n=5 \
-         +actor_rollout_ref.model.use_remove_padding=True",
+         +actor_rollout_ref.model.use_remove_padding=True \
+         actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=8 \
+         actor_rollout_ref.actor.fsdp_config.optimizer_offload=True",
         &[
             ("algorithm.adv_estimator", "grpo"),
             ("data.train_batch_size", "1024"),
             ("actor_rollout_ref.actor.optim.lr", "1e-6"),
             ("actor_rollout_ref.rollout.n", "5"),
             ("actor_rollout_ref.model.use_remove_padding", "True"),
+            ("actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu", "8"),
+            ("actor_rollout_ref.actor.fsdp_config.optimizer_offload", "True"),
         ],
     );
+    // torchtune, and Hydra.
+    shows(
+        "/opt/venv/bin/python -X dev /opt/venv/bin/tune run --config llama3/8B_full batch_size=4 --profile",
+        &[("config", "llama3/8B_full"), ("profile", "given"), ("batch_size", "4"), ("1", "run")],
+    );
+    shows("python train.py --config-name=llama_70b", &[("config-name", "llama_70b")]);
+}
+
+#[test]
+fn the_last_value_of_an_argument_counts() {
+    let found = line("python train.py --micro-batch-size 1 --lr=1 --micro-batch-size 2 --lr 3");
+    assert_eq!(found.shown, pairs(&[("lr", "3"), ("micro-batch-size", "2")]));
+}
+
+#[test]
+fn long_paths_differ_by_their_hashes() {
+    let of = |folder: &str| {
+        let path = format!("/{}{folder}", "datasets/".repeat(8));
+        self::of(&["python", "train.py", "--data-path", &path]).shown["data-path"].clone()
+    };
+    assert!(of("c4").len() == 12 && of("c4") == of("c4") && of("c4") != of("pile"), "{}", of("c4"));
+}
+
+#[test]
+fn where_python_has_its_script() {
+    let of = |line: &str| first_argument(&line.split_whitespace().collect::<Vec<_>>());
+    for (line, at) in [
+        ("python train.py --lr 1", Some(2)),
+        ("/usr/bin/python3.11 -u -W ignore /opt/bin/tune run", Some(5)),
+        ("python -m pkg.train --lr 1", Some(3)),
+        ("python -m", Some(3)),
+        ("python -c print --token x", None),
+        ("python", None),
+        ("tune run a.py", Some(3)),
+        ("nginx", None),
+    ] {
+        assert_eq!(of(line), at, "{line}");
+    }
+}
+
+#[test]
+fn command_lines() {
+    let of = |line: &str| files(line.replace(' ', "\0").as_bytes());
+    assert_eq!(
+        of("python -u train.py --config conf/a.yaml --lr 3e-4 other.py"),
+        ["train.py", "conf/a.yaml", "other.py"]
+    );
+    assert_eq!(of("python train.py --config=a b.toml --config"), ["train.py", "a", "b.toml"]);
+    assert_eq!(of("python -m torchtitan.train --job.config_file ./llama.toml"), ["./llama.toml"]);
+    assert_eq!(of("python x.py --deepspeed ds --deepspeed --flag"), ["x.py", "ds"]);
+    assert_eq!(
+        of("python x.py --config-path a/b --config-name=llama"),
+        ["x.py", "a/b/llama.yaml", "conf/llama.yaml", "config/llama.yaml", "configs/llama.yaml"]
+    );
+    assert_eq!(of("python x.py -cn"), ["x.py"]);
+    assert_eq!(of("nginx"), [""; 0]);
+    assert_eq!(of(&"a.json ".repeat(40)), ["a.json"]);
 }
 
 proptest::proptest! {
