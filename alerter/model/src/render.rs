@@ -3,6 +3,7 @@
 
 mod facts;
 mod saves;
+mod starts;
 
 use core::fmt;
 use std::borrow::Cow;
@@ -17,6 +18,7 @@ use crate::number::{Num, number};
 use crate::suspect::Suspect;
 use crate::target::{Place, Storage, Target, Unit};
 use saves::of_saves;
+use starts::of_start;
 
 /// The most nodes named for one value of a setting, and the most runs named that spiked.
 const NAMED: usize = 3;
@@ -290,9 +292,14 @@ impl fmt::Display for Observation {
             | Self::MemoryErrors { .. }
             | Self::IdleInCollective
             | Self::WorksInCollective => of_device(self, f),
-            Self::RanksMissing { .. } | Self::LateInInit { .. } | Self::NoRankOnNode { .. } => {
-                of_start(self, f)
-            }
+            Self::RanksMissing { .. }
+            | Self::LateInInit { .. }
+            | Self::NoRankOnNode { .. }
+            | Self::NoProcess { .. }
+            | Self::ProcessSilent { .. }
+            | Self::NotConnected { .. }
+            | Self::MasterUnreached { .. }
+            | Self::NoRasAnswer { .. } => of_start(self, f),
         }
     }
 }
@@ -303,24 +310,6 @@ fn nothing_stands_out(ranks: u64, devices: u64, f: &mut fmt::Formatter<'_>) -> f
         f,
         "the whole run slowed alike and none of {compared} stands out: look at data, evaluation or software"
     )
-}
-
-/// Text of the observations about ranks that a start waits for.
-fn of_start(o: &Observation, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-    use Observation as O;
-    match o {
-        O::RanksMissing { missing: 1, there } => {
-            write!(f, "has not said hello, while {there} ranks have")
-        }
-        O::RanksMissing { missing, there } => {
-            write!(f, "its {missing} ranks have not said hello, while {there} others have")
-        }
-        O::LateInInit { others } => {
-            write!(f, "has not come to the process group, to which {others} ranks have come")
-        }
-        O::NoRankOnNode { job } => write!(f, "{job} has the node, and no rank said hello there"),
-        _ => Ok(()),
-    }
 }
 
 /// Text of the observations about targets that do not report any more.

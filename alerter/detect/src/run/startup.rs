@@ -89,6 +89,8 @@ pub(crate) struct Greeting {
     pub(crate) rank: u32,
     /// An exporter found the process, which has not spoken itself.
     pub(crate) found: bool,
+    /// The process says so itself, and so would tell of its process group.
+    pub(crate) tells: bool,
     /// The process has made its process group already.
     pub(crate) initialised: bool,
     pub(crate) submitted: Option<f64>,
@@ -150,6 +152,7 @@ struct Greeted {
     /// When it began.
     process: Option<Ts>,
     found: bool,
+    tells: bool,
     /// It came after another one of this rank.
     again: bool,
     ended: bool,
@@ -255,6 +258,11 @@ impl Starting {
         self.ranks.contains_key(&rank)
     }
 
+    /// Whether the rank has completed the process group.
+    pub(crate) fn is_through(&self, rank: u32) -> bool {
+        self.after_init.contains(&rank)
+    }
+
     /// Whether a part of it is under way. In a start that takes longer than others did, they lacked
     /// that part or had it shorter.
     pub(crate) fn is_in_part(&self) -> bool {
@@ -301,8 +309,8 @@ impl Starting {
         if g.rank >= MAX_RANK {
             return;
         }
-        let (now, at, found) = (g.now, g.at, g.found);
-        let one = Greeted { now, at, process, found, again: false, ended: false };
+        let (now, at, found, tells) = (g.now, g.at, g.found, g.tells);
+        let one = Greeted { now, at, process, found, tells, again: false, ended: false };
         match self.ranks.get_mut(&g.rank) {
             None => {
                 self.ranks.insert(g.rank, one);
@@ -311,7 +319,7 @@ impl Starting {
             Some(had) if had.ended && greeter != Greeter::Known => *had = Greeted { again: true, ..one },
             // The process itself knows better than who found it.
             Some(had) if had.found && !found => *had = Greeted { again: had.again, ended: had.ended, ..one },
-            Some(_) => {}
+            Some(had) => had.tells |= tells,
         }
         self.first_at = self.first_at.min(at);
         self.spoken |= !found;
@@ -323,13 +331,13 @@ impl Starting {
 
     /// Another process of a rank that is there says hello.
     fn replaces(&mut self, g: &Greeting) {
-        let (now, at, found) = (g.now, g.at, g.found);
+        let (now, at, found, tells) = (g.now, g.at, g.found, g.tells);
         if self.ranks.get(&g.rank).is_none_or(|had| had.found && !found) {
             return;
         }
         self.lose(g.rank, now);
         let process = g.plausible(g.started).filter(|at| self.after.is_none_or(|after| *at > after));
-        self.ranks.insert(g.rank, Greeted { now, at, process, found, again: true, ended: false });
+        self.ranks.insert(g.rank, Greeted { now, at, process, found, tells, again: true, ended: false });
     }
 
     /// The process of a rank ended at `at`, by the clock of who saw it; of all ranks without one.
@@ -386,6 +394,7 @@ impl Starting {
         match (e.rank, edge) {
             (Some(rank), _) if rank >= MAX_RANK => {}
             (Some(rank), Edge::Begin) => {
+                self.lives_on(rank, world);
                 self.after_init.remove(&rank);
                 self.in_init.insert(rank);
             }
@@ -403,6 +412,18 @@ impl Starting {
                 self.nodes_in_init.remove(e.node.as_deref().unwrap_or_default());
             }
         }
+    }
+
+    /// A rank comes to the process group that has not said hello beside those that have: it lived on
+    /// when most others were replaced, and is not missing.
+    fn lives_on(&mut self, rank: u32, world: Option<u32>) {
+        if !self.spoken || self.ranks.contains_key(&rank) {
+            return;
+        }
+        let (now, at) = (self.since, self.first_at);
+        let one = Greeted { now, at, process: None, found: false, tells: true, again: false, ended: false };
+        self.ranks.insert(rank, one);
+        self.count_most(world);
     }
 
     /// Whether a launcher meets the others again, although it had met them, and no rank came.
@@ -459,8 +480,8 @@ impl Starting {
         {
             return Vec::new();
         }
-        // A process that is only found does not tell.
-        let tells = self.ranks.iter().filter(|(_, one)| !one.found && !one.ended).map(|(rank, _)| *rank);
+        // A process that others tell of may have begun before, or have no client that would say so.
+        let tells = self.ranks.iter().filter(|(_, one)| one.tells && !one.ended).map(|(rank, _)| *rank);
         let late = tells.filter(|rank| !has_begun(rank));
         let is_in_log = |rank: u32| node_of(rank).is_some_and(|node| self.nodes_in_init.contains(&node));
         late.filter(|rank| !is_in_log(*rank)).collect()

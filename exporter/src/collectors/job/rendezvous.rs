@@ -323,7 +323,7 @@ impl Watched {
         if !absent.is_empty() {
             say(rendezvous::ABSENT, numbers(absent.iter()));
         }
-        if let Some(master) = &key.master {
+        if let Some(master) = key.master.as_ref().filter(|master| !master.is_loopback()) {
             say(rendezvous::MASTER, Value::Text(master.label()));
         }
         if let Some(link) = self.link {

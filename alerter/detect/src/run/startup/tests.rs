@@ -199,6 +199,7 @@ fn greeting(at: i64, rank: u32) -> Greeting {
         at: Ts(at),
         rank,
         found: false,
+        tells: true,
         initialised: false,
         submitted: None,
         allocated: None,
