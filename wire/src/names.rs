@@ -201,6 +201,16 @@ pub mod ras {
     pub const SECONDS: &str = "seconds";
 }
 
+/// The keys of `health` with this name: the times of a pod on another node ([`hw::ABOUT`]), which an
+/// exporter that reads the cluster tells, besides those of [`hello`].
+pub mod pod {
+    pub const NAME: &str = "pod";
+    /// Its namespace and name, by which its node calls the job.
+    pub const POD: &str = "pod";
+    /// The Unix time in seconds when the last of its containers started.
+    pub const CONTAINERS: &str = "containers_started";
+}
+
 /// The special values of settings that an exporter publishes for a run.
 pub mod setting {
     /// The ranks of a node have different values. The value depends on the ranks of a node, so

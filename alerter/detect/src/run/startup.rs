@@ -42,7 +42,11 @@ pub enum StartPhase {
     Queue,
     /// The launchers of the nodes wait for each other.
     Rendezvous,
-    /// From the allocation until the last process began: prolog, image, mounts, launcher.
+    /// From the allocation until the last container started, where a cluster says so: the image and
+    /// the mounts.
+    Image,
+    /// From then, or from the allocation, until the last process began: prolog, image, mounts,
+    /// launcher.
     Launch,
     /// From then until the last process said hello: imports, and all else that comes before its
     /// `hello`, perhaps a load or the process group.
@@ -98,6 +102,14 @@ pub(crate) struct Greeting {
     pub(crate) started: Option<f64>,
 }
 
+/// The times of a pod, in Unix seconds, as far as its cluster knows them.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Placed {
+    pub(crate) submitted: Option<f64>,
+    pub(crate) allocated: Option<f64>,
+    pub(crate) containers: Option<f64>,
+}
+
 /// What is known of the process that says hello.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Greeter {
@@ -118,6 +130,8 @@ pub struct Starting {
     after: Option<Ts>,
     submitted: Option<Ts>,
     allocated: Option<Ts>,
+    /// When the last container started.
+    containers: Option<Ts>,
     declared: BTreeMap<StartPhase, Stretch>,
     /// The ranks that said hello, how many of them have ended or were replaced, and when the first
     /// of these was, by our clock.
@@ -187,10 +201,15 @@ impl StartPhase {
 impl Greeting {
     /// The time, if a job of the sender can have it.
     pub(crate) fn plausible(self, secs: Option<f64>) -> Option<Ts> {
-        let at = Ts::from_secs_f64(secs.filter(|secs| secs.is_finite())?);
-        let ago = self.at - at;
-        (ago <= LONGEST && ago.0 >= -SKEW.0).then(|| at.min(self.at))
+        plausible(self.at, secs)
     }
+}
+
+/// The time, if a job that is heard of at `now` can have it.
+fn plausible(now: Ts, secs: Option<f64>) -> Option<Ts> {
+    let at = Ts::from_secs_f64(secs.filter(|secs| secs.is_finite())?);
+    let ago = now - at;
+    (ago <= LONGEST && ago.0 >= -SKEW.0).then(|| at.min(now))
 }
 
 impl Starting {
@@ -201,6 +220,7 @@ impl Starting {
             after,
             submitted: None,
             allocated: None,
+            containers: None,
             declared: BTreeMap::new(),
             ranks: BTreeMap::new(),
             gone: 0,
@@ -228,6 +248,7 @@ impl Starting {
         let allocated = self.allocated.filter(|at| after.is_none_or(|after| *at > after));
         let submitted = self.submitted.filter(|_| allocated.is_some());
         let mut next = Self {
+            containers: self.containers.filter(|at| after.is_none_or(|after| *at > after)),
             allocated,
             submitted: submitted.max(after.filter(|_| submitted.is_some())),
             ranks: kept().map(|(rank, one)| (*rank, Greeted { again: false, ..*one })).collect(),
@@ -327,6 +348,18 @@ impl Starting {
             self.after_init.insert(g.rank);
         }
         self.count_most(world);
+    }
+
+    /// The cluster says when it gave a pod of the run its node, and when that ran it.
+    pub(crate) fn placed(&mut self, now: Ts, p: Placed) {
+        let after = self.after;
+        let later = |secs| plausible(now, secs).filter(|at| after.is_none_or(|after| *at > after));
+        let (allocated, containers) = (later(p.allocated), later(p.containers));
+        let submitted = plausible(now, p.submitted).filter(|_| allocated.is_some());
+        let submitted = submitted.map(|at| after.map_or(at, |after| at.max(after)));
+        self.submitted = self.submitted.max(submitted);
+        self.allocated = self.allocated.max(allocated);
+        self.containers = self.containers.max(containers);
     }
 
     /// Another process of a rank that is there says hello.

@@ -7,6 +7,7 @@
 
 mod client;
 mod objects;
+mod placed;
 mod state;
 
 use std::collections::BTreeMap;
@@ -20,6 +21,7 @@ use tokio::runtime::Runtime;
 
 use self::client::{Api, Failed, Place};
 use self::objects::{GpuResources, Node, Pod};
+use self::placed::{Placed, Places};
 use self::state::{Held, NodeStanding, Nodes, Queue, Reason};
 use crate::clock::unix_now;
 use crate::collector::{CollectError, Collector, Context, Mistakes, Rhythm, Support};
@@ -233,6 +235,7 @@ pub struct KubernetesReader {
     standing: Standing,
     /// What the pods that run hold, and when these were listed.
     running: Option<(Instant, Held)>,
+    places: Places,
     /// The server asked to be left alone until then.
     not_before: Option<Instant>,
     failures: BTreeMap<(&'static str, &'static str), u64>,
@@ -266,6 +269,7 @@ impl KubernetesReader {
             runtime: None,
             standing: Standing::new("Kubernetes"),
             running: None,
+            places: Places::default(),
             not_before: None,
             failures: BTreeMap::new(),
             took: BTreeMap::new(),
@@ -293,22 +297,37 @@ impl KubernetesReader {
             })
             .await?;
         let pods = "/api/v1/pods";
-        let queue: Queue = self
+        let mut queue: Queue = self
             .list(&api, LIST_PENDING, pods, "status.phase=Pending", |queue: &mut Queue, pod: Pod| {
                 queue.take(&gpus, pod)
             })
             .await?;
         let every = self.config.running_interval.as_duration();
         let is_due = self.running.as_ref().is_none_or(|(at, _)| now.saturating_duration_since(*at) >= every);
-        let running = if is_due { self.list_running(&api, pods, now).await } else { Ok(false) };
+        let is_due = is_due || self.places.have_begun(&queue.placed);
+        let mut placed = core::mem::take(&mut queue.placed);
+        let running = if is_due { self.list_running(&api, pods, now, &mut placed).await } else { Ok(false) };
+        self.places.take(placed, matches!(running, Ok(true)));
         Ok(Found { nodes, queue, running })
     }
 
-    /// Lists the pods that run.
-    async fn list_running(&mut self, api: &Api, pods: &str, now: Instant) -> Result<bool, Missing> {
-        let take = |held: &mut Held, pod: Pod| held.take(&pod);
-        let running: Held = self.list(api, LIST_RUNNING, pods, "status.phase=Running", take).await?;
+    /// Lists the pods that run, and adds their times to those that are `placed`.
+    async fn list_running(
+        &mut self,
+        api: &Api,
+        pods: &str,
+        now: Instant,
+        placed: &mut Vec<Placed>,
+    ) -> Result<bool, Missing> {
+        let gpus = self.gpus.clone();
+        let take = |(held, placed): &mut (Held, Vec<Placed>), pod: Pod| {
+            held.take(&pod);
+            placed.extend(Placed::of(&gpus, &pod));
+        };
+        let (running, begun): (Held, Vec<Placed>) =
+            self.list(api, LIST_RUNNING, pods, "status.phase=Running", take).await?;
         self.running = Some((now, running));
+        placed.extend(begun);
         Ok(true)
     }
 
@@ -412,6 +431,7 @@ impl Collector for KubernetesReader {
             self.standing.out_of_service(cx, NodeCondition::NodeOutOfService, found.nodes.outages());
             self.write(&found.nodes, &found.queue, out);
             self.compare(cx, now, found, out);
+            self.places.publish(cx);
         }
         for list in LISTS {
             out.maybe(&ANSWER, &[list], self.took.get(list).copied());

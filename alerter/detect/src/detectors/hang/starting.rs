@@ -169,6 +169,7 @@ fn word(phase: StartPhase) -> &'static str {
     match phase {
         StartPhase::Queue => "the queue",
         StartPhase::Rendezvous => "the rendezvous of the launchers",
+        StartPhase::Image => "the image",
         StartPhase::Launch => "the launch of the processes",
         StartPhase::UntilHello => "what comes before its hello",
         StartPhase::Load => "the load of the checkpoint",
