@@ -25,6 +25,7 @@ use crate::fair_share;
 use crate::family::Family;
 use crate::family_filter::Metrics;
 use crate::origin::Origin;
+use crate::principal::Principal;
 use crate::samples::Samples;
 
 pub const ABOUT: &str = "ranks that start: their processes, and their connections to the master";
@@ -217,6 +218,7 @@ fn groups(cx: &Context<'_>, processes: Vec<Process>) -> BTreeMap<Key, Ranks> {
         let launcher = nearest.entry((p.uid, p.run.clone())).or_insert(p.place.launcher);
         *launcher = p.place.launcher.min(*launcher);
     }
+    let mut theirs: BTreeMap<u32, Vec<String>> = BTreeMap::new();
     let mut groups: BTreeMap<Key, Ranks> = BTreeMap::new();
     for p in processes {
         let is_rank = nearest.get(&(p.uid, p.run.clone())) == Some(&p.place.launcher);
@@ -224,6 +226,11 @@ fn groups(cx: &Context<'_>, processes: Vec<Process>) -> BTreeMap<Key, Ranks> {
             continue;
         }
         let run = cx.hub.canonical(&p.run).into_owned();
+        // A user who gives a process the name of another user's run does not get that run.
+        let own = || cx.hub.runs_of(Principal::from_uid(Some(p.uid)));
+        if cx.hub.follows(&run) && !theirs.entry(p.uid).or_insert_with(own).contains(&run) {
+            continue;
+        }
         let master = p.place.master.clone();
         let key = Key { uid: p.uid, run, master, namespace: p.namespace };
         let ranks = groups.entry(key).or_default();

@@ -150,7 +150,7 @@ fn nothing_is_looked_at_once_a_step_was_made_or_the_ranks_are_gone() {
     node.rank(100, 900, 4);
     let (events, _) = node.at(0);
     let run = run_of(&events[0]);
-    let sender = Origin::Peer(Peer { connection: 1, pid: None, uid: 0 });
+    let sender = Origin::Peer(Peer { connection: 1, pid: None, uid: 1001 });
     node.bench.hub.publish(sender, Event { rank: Some(4), ..Event::step(&run, 7) });
     node.bench.published();
     let (events, page) = node.at(10);
@@ -165,6 +165,18 @@ fn nothing_is_looked_at_once_a_step_was_made_or_the_ranks_are_gone() {
     fs::remove_dir_all(node.dir.path().join("100")).unwrap();
     let (events, _) = node.at(40);
     assert_eq!((events.len(), events[0].code), (1, Some(0)), "{events:?}");
+}
+
+#[test]
+fn a_run_of_another_user_is_not_taken_over_by_its_name() {
+    let mut node = Node::new();
+    node.rank(100, 900, 4);
+    let run = run_of(&node.at(0).0[0]);
+    let other = Origin::Peer(Peer { connection: 1, pid: None, uid: 1002 });
+    node.bench.hub.publish(other, Event::step(&run, 1));
+    node.bench.published();
+    let (events, page) = node.at(10);
+    assert_eq!((events.len(), events[0].code, page.rows(&RANKS).count()), (1, Some(0), 0), "{events:?}");
 }
 
 #[test]
