@@ -170,7 +170,8 @@ pub(crate) fn pid_of(roots: &Roots, holder: Holder) -> Option<u32> {
 fn socket_of(line: &str, peer: SocketAddr) -> Option<Holder> {
     let mut fields = line.split_ascii_whitespace();
     let (address, port) = fields.nth(1)?.split_once(':')?;
-    if u16::from_str_radix(port, 16).ok()? != peer.port() || ip_in_table(address)? != peer.ip().to_canonical() {
+    if u16::from_str_radix(port, 16).ok()? != peer.port() || ip_in_table(address)? != peer.ip().to_canonical()
+    {
         return None;
     }
     let uid = fields.nth(5)?.parse().ok()?;
