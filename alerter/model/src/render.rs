@@ -234,16 +234,9 @@ impl fmt::Display for Observation {
                 what.fmt(f)?;
                 rest.map_or(Ok(()), |rest| write!(f, "; {rest}"))
             }
-            Self::StoppedEarly { step, others } => {
-                write!(f, "stopped at step {step}, the others reached {others}")
+            Self::StoppedEarly { .. } | Self::NoHeartbeat { .. } | Self::AllStopped { .. } => {
+                stopped(self, f)
             }
-            Self::NoHeartbeat { seconds } => {
-                write!(f, "no heartbeat for {seconds} s while other ranks send theirs")
-            }
-            Self::AllStopped { ranks, step } => write!(
-                f,
-                "all {ranks} ranks stopped at step {step}: look at the collective, storage or data they share"
-            ),
             Self::Died { at, words, .. } => write!(f, "died at {at}: {words}"),
             Self::FailedFirst { at, words, .. } => write!(f, "failed first, at {at}: {words}"),
             Self::ExporterSilent { .. }
@@ -310,6 +303,23 @@ fn nothing_stands_out(ranks: u64, devices: u64, f: &mut fmt::Formatter<'_>) -> f
         f,
         "the whole run slowed alike and none of {compared} stands out: look at data, evaluation or software"
     )
+}
+
+/// Text of the observations about ranks that make no step.
+fn stopped(o: &Observation, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    match o {
+        Observation::StoppedEarly { step, others } => {
+            write!(f, "stopped at step {step}, the others reached {others}")
+        }
+        Observation::NoHeartbeat { seconds } => {
+            write!(f, "no heartbeat for {seconds} s while other ranks send theirs")
+        }
+        Observation::AllStopped { ranks, step } => write!(
+            f,
+            "all {ranks} ranks stopped at step {step}: look at the collective, storage or data they share"
+        ),
+        _ => Ok(()),
+    }
 }
 
 /// Text of the observations about targets that do not report any more.

@@ -38,7 +38,7 @@ enum Way<'a> {
         master: &'a str,
         nodes: usize,
     },
-    Some(Vec<Lacking<'a>>),
+    Nodes(Vec<Lacking<'a>>),
 }
 
 impl<'a> Shown<'a> {
@@ -71,7 +71,7 @@ impl<'a> Shown<'a> {
             _ => None,
         };
         if s.has_met() {
-            return Way::Some(Vec::new());
+            return Way::Nodes(Vec::new());
         }
         let lacking: Vec<Lacking<'a>> = clients().filter_map(lacks).collect();
         let connected = clients().filter(|(_, m)| m.link == Link::Connected).count();
@@ -88,7 +88,7 @@ impl<'a> Shown<'a> {
         if !is_reached || 2 * nothing.len() > clients().count() {
             nothing.clear();
         }
-        Way::Some(silent.into_iter().chain(nothing).collect())
+        Way::Nodes(silent.into_iter().chain(nothing).collect())
     }
 
     /// Who keeps the others waiting, as far as processes and sockets show.
@@ -107,7 +107,7 @@ impl<'a> Shown<'a> {
                 let listens = self.meetings.iter().filter(|(_, m)| m.listens && m.master == master);
                 all.extend(listens.map(|(node, _)| Suspect::new(Target::node(*node), why())));
             }
-            Way::Some(lacking) => all.extend(lacking.into_iter().map(|one| {
+            Way::Nodes(lacking) => all.extend(lacking.into_iter().map(|one| {
                 let Lacking { node, master, link, lasts } = one;
                 let why = Observation::NotConnected { master: master.to_owned(), link, lasts };
                 Suspect::new(Target::node(node), why)
@@ -149,13 +149,13 @@ impl<'a> Shown<'a> {
                     master
                 ));
             }
-            Way::Some(lacking) if !lacking.is_empty() => {
+            Way::Nodes(lacking) if !lacking.is_empty() => {
                 named.extend(lacking.iter().take(LISTED).map(|one| Target::node(one.node)));
                 let parts = lacking.iter().take(LISTED).map(Lacking::clause).collect();
                 let (parts, more) = (Fact::joined(parts, ", "), more(lacking.len()));
                 all.push(clause!("{parts}{more}", parts, more));
             }
-            Way::Some(_) => {}
+            Way::Nodes(_) => {}
         }
         if let Some((node, m)) = self.meetings.iter().find(|(_, m)| m.listens && !s.has_met()) {
             let (node, master) = (Fact::text(*node), Fact::text(&*m.master));
