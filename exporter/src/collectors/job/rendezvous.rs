@@ -302,11 +302,9 @@ impl Watched {
     fn connected(&mut self, now: Instant, sockets: Option<&Sockets>) {
         let tries = sockets.is_some_and(|sockets| sockets.syn_sent > 0);
         self.tried = if tries { Some(now) } else { self.tried };
-        let link = sockets.map(|sockets| match sockets {
-            _ if sockets.established > 0 => Link::Established,
-            _ if self.tried.is_some_and(|at| now.duration_since(at) < TRIES_AGAIN) => Link::SynSent,
-            _ => Link::None,
-        });
+        let has_tried = self.tried.is_some_and(|at| now.duration_since(at) < TRIES_AGAIN);
+        let without = if has_tried { Link::SynSent } else { Link::None };
+        let link = sockets.map(|sockets| if sockets.established > 0 { Link::Established } else { without });
         let is_connected = |link: Option<Link>| link.map(|link| link == Link::Established);
         if is_connected(self.link) != is_connected(link) {
             self.since = now;
