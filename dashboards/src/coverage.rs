@@ -21,6 +21,12 @@ pub const LEFT_OUT: &[(&str, &str)] = &[
         "process numbers and commands, for joins; the command line shows them to who looks for one",
     ),
     (
+        "job_rendezvous_connections",
+        "there for some minutes of a start; the incident of a start that hangs names the node",
+    ),
+    ("job_rendezvous_peers", "there for some minutes of a start; the incident says it"),
+    ("job_rendezvous_ranks", "there for some minutes of a start; the incident names the ranks"),
+    (
         "node_test_last_attempt_timestamp_seconds",
         "tells why the last run, which is shown, is older: the test was tried in vain since",
     ),

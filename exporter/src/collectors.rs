@@ -124,6 +124,7 @@ collectors! {
         job = AllocationReader in allocation;
         kubernetes = KubernetesReader in kubernetes;
         ras = RasReader in ras;
+        rendezvous = RendezvousReader in rendezvous;
         slurm = SlurmReader in slurm;
     }
 

@@ -80,6 +80,7 @@ pub fn kubeflow(data: &[u8]) {
 /// Descriptions of jobs: an answer of a kubelet, an environment, the control group of a process.
 pub fn job(data: &[u8]) {
     collectors::job::allocation::fuzz(data);
+    collectors::job::rendezvous::fuzz(data);
 }
 
 /// The setup of a run: an environment, a command line, a list of mappings.

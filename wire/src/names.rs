@@ -158,6 +158,59 @@ pub mod start {
     pub const RANKS: &str = "nranks";
 }
 
+/// The keys and values of `health` with this name: what a node shows of ranks that start on it. Its
+/// `code` is 0 once that is over.
+pub mod rendezvous {
+    pub const NAME: &str = "rendezvous";
+    /// Distinguishes those of one node.
+    pub const KEY: &str = "key";
+    /// Where the ranks meet: the address and the port of the store, as the environment has them.
+    pub const MASTER: &str = "master";
+    /// The ranks that have a process on the node, and those of the node that have none.
+    pub const RANKS: &str = "ranks";
+    pub const ABSENT: &str = "absent";
+    /// `true` if a process of the node listens at the port.
+    pub const LISTENS: &str = "listens";
+    /// Whether the node is connected to the master, and for how many seconds it is so or not. Absent
+    /// if that is unknown.
+    pub const LINK: &str = "link";
+    pub const ESTABLISHED: &str = "established";
+    /// The master does not answer.
+    pub const SYN_SENT: &str = "syn_sent";
+    pub const NONE: &str = "none";
+    pub const SECONDS: &str = "seconds";
+    /// The other hosts that are connected to the node, if it listens: their number, and some of
+    /// their addresses.
+    pub const PEERS: &str = "peers";
+    pub const ADDRESSES: &str = "addresses";
+}
+
+/// The keys of `health` with this name: ranks of which NCCL's RAS has nothing. Its `code` is 0 once
+/// all answer.
+pub mod ras {
+    pub const NAME: &str = "ras";
+    /// Distinguishes those of one node.
+    pub const KEY: &str = "key";
+    /// The ranks of the largest communicator, by which its ranks are those of the run or not.
+    pub const SIZE: &str = "comm_size";
+    /// How many ranks do not answer, and some of them.
+    pub const UNANSWERED: &str = "unanswered";
+    pub const RANKS: &str = "ranks";
+    /// Where those are, in the same order; an empty text where that is unknown.
+    pub const HOSTS: &str = "hosts";
+    pub const SECONDS: &str = "seconds";
+}
+
+/// The keys of `health` with this name: the times of a pod on another node ([`hw::ABOUT`]), which an
+/// exporter that reads the cluster tells, besides those of [`hello`].
+pub mod pod {
+    pub const NAME: &str = "pod";
+    /// Its namespace and name, by which its node calls the job.
+    pub const POD: &str = "pod";
+    /// The Unix time in seconds when the last of its containers started.
+    pub const CONTAINERS: &str = "containers_started";
+}
+
 /// The special values of settings that an exporter publishes for a run.
 pub mod setting {
     /// The ranks of a node have different values. The value depends on the ranks of a node, so

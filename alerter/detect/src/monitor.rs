@@ -31,6 +31,7 @@ use stepwatch_model::{
     Cause, Context, Detected, Elsewhere, Finding, Kind, NO_RUN, Observation, RunIncidents, Scope, Suspect,
     Target, clause,
 };
+use stepwatch_wire::names::pod;
 use stepwatch_wire::{Event, Kind as EventKind, Value};
 
 use crate::batches::Batches;
@@ -193,6 +194,9 @@ impl Monitor {
         }
         if let Some(about) = Self::other_node(event) {
             return self.outage(record, about, out);
+        }
+        if event.kind == EventKind::Health && event.name.as_deref() == Some(pod::NAME) {
+            return self.pod(record, out);
         }
         if matches!(event.kind, EventKind::Xid | EventKind::Link | EventKind::Hw | EventKind::Health) {
             return self.node_event(now, event, out);

@@ -7,6 +7,7 @@ mod jobs;
 mod liveness;
 pub(crate) mod messages;
 pub mod peer_metrics;
+pub(crate) mod starts;
 mod state;
 pub(crate) mod throughput;
 pub(crate) mod words;

@@ -68,7 +68,7 @@ pub(crate) use save_windows::{SaveWindows, Slowing};
 pub(crate) use sizes::{ENDS_KEPT, Judged, Sort, are_alike};
 pub use stages::{CheckpointStages, Stage, StageTimes};
 pub(crate) use stages::{StageReport, Staged};
-pub(crate) use startup::{Greeter, Greeting};
+pub(crate) use startup::{Greeter, Greeting, Placed};
 pub use startup::{StartPart, StartPhase, StartUp, StartUsual, Starting};
 pub use state::{Death, Ended, Phase, Rank, RunState};
 pub(crate) use summary::summary;

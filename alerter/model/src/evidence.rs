@@ -354,6 +354,42 @@ pub enum Observation {
     NoRankOnNode {
         job: String,
     },
+    /// The node has no process of so many of its ranks, and processes of `there` others.
+    NoProcess {
+        missing: u64,
+        there: u64,
+    },
+    /// So many ranks have a process on the node and have not said hello, while `there` have.
+    ProcessSilent {
+        ranks: u64,
+        there: u64,
+    },
+    /// The node is not connected to the place where the ranks meet, unlike others.
+    NotConnected {
+        master: String,
+        link: MasterLink,
+        lasts: Span,
+    },
+    /// Ranks meet at the node, and none of `nodes` others gets an answer from it.
+    MasterUnreached {
+        master: String,
+        nodes: u64,
+    },
+    /// NCCL's RAS gets no answer from the rank, of `ranks`. The host is empty if it is unknown.
+    NoRasAnswer {
+        host: String,
+        ranks: u64,
+    },
+}
+
+/// What a node that is not connected to the master of its run has instead.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MasterLink {
+    /// It tries to connect, and gets no answer.
+    Unanswered,
+    /// It does not even try, or is refused.
+    Nothing,
 }
 
 /// The unit of a reading.
@@ -465,7 +501,12 @@ impl Observation {
             Self::RateChanged { value, expected, .. } => of(*value, Some(*expected), "learning rate"),
             Self::LayerOut { value, expected, .. } => of(*value, Some(*expected), ""),
             Self::LinksDown { total, .. } => of(Num(*total as f64), None, "nodes"),
-            Self::RanksMissing { missing, .. } => of(Num(*missing as f64), None, "ranks"),
+            Self::RanksMissing { missing, .. } | Self::NoProcess { missing, .. } => {
+                of(Num(*missing as f64), None, "ranks")
+            }
+            Self::ProcessSilent { ranks, .. } => of(Num(*ranks as f64), None, "ranks"),
+            Self::NotConnected { lasts, .. } => of(Num(lasts.as_secs_f64()), None, "s"),
+            Self::MasterUnreached { nodes, .. } => of(Num(*nodes as f64), None, "nodes"),
             _ => None,
         }
     }

@@ -38,7 +38,8 @@ pub use context::{
 pub use detected::{Detected, Directory, RunIncidents};
 pub use elsewhere::Elsewhere;
 pub use evidence::{
-    Course, Evidence, LastGood, Measure, Observation, ReadingUnit, SavePart, SaveStage, SettingChange, Slowed,
+    Course, Evidence, LastGood, MasterLink, Measure, Observation, ReadingUnit, SavePart, SaveStage,
+    SettingChange, Slowed,
 };
 pub use fault::{Fault, Said, Topic};
 pub use finding::{Change, Finding, slow_down};

@@ -3,6 +3,7 @@
 
 mod facts;
 mod saves;
+mod starts;
 
 use core::fmt;
 use std::borrow::Cow;
@@ -17,6 +18,7 @@ use crate::number::{Num, number};
 use crate::suspect::Suspect;
 use crate::target::{Place, Storage, Target, Unit};
 use saves::of_saves;
+use starts::of_start;
 
 /// The most nodes named for one value of a setting, and the most runs named that spiked.
 const NAMED: usize = 3;
@@ -232,16 +234,9 @@ impl fmt::Display for Observation {
                 what.fmt(f)?;
                 rest.map_or(Ok(()), |rest| write!(f, "; {rest}"))
             }
-            Self::StoppedEarly { step, others } => {
-                write!(f, "stopped at step {step}, the others reached {others}")
+            Self::StoppedEarly { .. } | Self::NoHeartbeat { .. } | Self::AllStopped { .. } => {
+                stopped(self, f)
             }
-            Self::NoHeartbeat { seconds } => {
-                write!(f, "no heartbeat for {seconds} s while other ranks send theirs")
-            }
-            Self::AllStopped { ranks, step } => write!(
-                f,
-                "all {ranks} ranks stopped at step {step}: look at the collective, storage or data they share"
-            ),
             Self::Died { at, words, .. } => write!(f, "died at {at}: {words}"),
             Self::FailedFirst { at, words, .. } => write!(f, "failed first, at {at}: {words}"),
             Self::ExporterSilent { .. }
@@ -290,9 +285,14 @@ impl fmt::Display for Observation {
             | Self::MemoryErrors { .. }
             | Self::IdleInCollective
             | Self::WorksInCollective => of_device(self, f),
-            Self::RanksMissing { .. } | Self::LateInInit { .. } | Self::NoRankOnNode { .. } => {
-                of_start(self, f)
-            }
+            Self::RanksMissing { .. }
+            | Self::LateInInit { .. }
+            | Self::NoRankOnNode { .. }
+            | Self::NoProcess { .. }
+            | Self::ProcessSilent { .. }
+            | Self::NotConnected { .. }
+            | Self::MasterUnreached { .. }
+            | Self::NoRasAnswer { .. } => of_start(self, f),
         }
     }
 }
@@ -305,20 +305,19 @@ fn nothing_stands_out(ranks: u64, devices: u64, f: &mut fmt::Formatter<'_>) -> f
     )
 }
 
-/// Text of the observations about ranks that a start waits for.
-fn of_start(o: &Observation, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-    use Observation as O;
+/// Text of the observations about ranks that make no step.
+fn stopped(o: &Observation, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     match o {
-        O::RanksMissing { missing: 1, there } => {
-            write!(f, "has not said hello, while {there} ranks have")
+        Observation::StoppedEarly { step, others } => {
+            write!(f, "stopped at step {step}, the others reached {others}")
         }
-        O::RanksMissing { missing, there } => {
-            write!(f, "its {missing} ranks have not said hello, while {there} others have")
+        Observation::NoHeartbeat { seconds } => {
+            write!(f, "no heartbeat for {seconds} s while other ranks send theirs")
         }
-        O::LateInInit { others } => {
-            write!(f, "has not come to the process group, to which {others} ranks have come")
-        }
-        O::NoRankOnNode { job } => write!(f, "{job} has the node, and no rank said hello there"),
+        Observation::AllStopped { ranks, step } => write!(
+            f,
+            "all {ranks} ranks stopped at step {step}: look at the collective, storage or data they share"
+        ),
         _ => Ok(()),
     }
 }

@@ -114,6 +114,8 @@ pub enum StartPhaseView {
     Queue,
     /// The launchers of the nodes wait for each other.
     Rendezvous,
+    /// Until the last container started: the image and the mounts.
+    Image,
     /// Until the last process began: prolog, image, mounts, launcher.
     Launch,
     /// Until the last process said hello.
@@ -359,6 +361,7 @@ impl StartPhaseView {
         match self {
             Self::Queue => "queue",
             Self::Rendezvous => "rendezvous",
+            Self::Image => "image",
             Self::Launch => "launch of the processes",
             Self::UntilHello => "until hello",
             Self::Load => "load of the checkpoint",
@@ -391,7 +394,7 @@ macro_rules! start_phases {
     };
 }
 
-start_phases! { Queue Rendezvous Launch UntilHello Load Compile Init FirstStep Unknown }
+start_phases! { Queue Rendezvous Image Launch UntilHello Load Compile Init FirstStep Unknown }
 
 fn start_of(start: Option<&StartUp>) -> Vec<StartPartView> {
     start.map(|start| start.parts.iter().map(StartPartView::from).collect()).unwrap_or_default()

@@ -170,7 +170,8 @@ pub(crate) fn pid_of(roots: &Roots, holder: Holder) -> Option<u32> {
 fn socket_of(line: &str, peer: SocketAddr) -> Option<Holder> {
     let mut fields = line.split_ascii_whitespace();
     let (address, port) = fields.nth(1)?.split_once(':')?;
-    if u16::from_str_radix(port, 16).ok()? != peer.port() || parse(address)? != peer.ip().to_canonical() {
+    if u16::from_str_radix(port, 16).ok()? != peer.port() || ip_in_table(address)? != peer.ip().to_canonical()
+    {
         return None;
     }
     let uid = fields.nth(5)?.parse().ok()?;
@@ -178,8 +179,9 @@ fn socket_of(line: &str, peer: SocketAddr) -> Option<Holder> {
     Some(Holder { uid, inode })
 }
 
-/// Parses an address in 32-bit words, each in the byte order of the machine.
-fn parse(address: &str) -> Option<IpAddr> {
+/// Parses an address of the kernel's tables of sockets: 32-bit words, each in the byte order of the
+/// machine.
+pub(crate) fn ip_in_table(address: &str) -> Option<IpAddr> {
     let word = |at: usize| u32::from_str_radix(address.get(at..at + 8)?, 16).ok();
     let ip = match address.len() {
         8 => IpAddr::from(word(0)?.to_ne_bytes()),

@@ -37,8 +37,10 @@
 //! Silence of the telemetry is not silence of the run: nothing is judged without a live source, nor
 //! where all ranks whose sources answer have sent a `bye`.
 
+mod meeting;
 mod starting;
 
+pub(crate) use meeting::Shown;
 pub(crate) use starting::suspects as start_suspects;
 
 use serde::{Deserialize, Serialize};

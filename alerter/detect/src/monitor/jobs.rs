@@ -1,16 +1,21 @@
 //! Jobs that hold GPUs, each on all of its nodes.
 
+use std::collections::BTreeSet;
+
 use super::Monitor;
 use super::nodes::USES_FOR;
 use super::run::Run;
-use crate::detectors::hang::start_suspects;
+use crate::detectors::hang::{Shown, start_suspects};
+use crate::node::starts::Meeting;
 use crate::node::{Activity, JobAt, NodeState};
 use crate::run::{RunState, Starting};
-use stepwatch_model::time::Ts;
+use stepwatch_model::time::{Span, Ts};
 use stepwatch_model::{Observation, Suspect, Target};
 
 /// The most nodes without a rank that are named.
 const MAX_NAMED: usize = 3;
+/// A node that was not heard for this long is out of reach.
+const SILENT: Span = Span::secs(90);
 
 impl Monitor {
     /// The jobs whose first node this is, so that each job is evaluated on one node only.
@@ -21,15 +26,48 @@ impl Monitor {
         all.filter(|job| job.nodes > 0).collect()
     }
 
-    /// What a start of a run waits for, by the nodes that its job holds GPUs of.
-    pub(super) fn suspects_of_start(&self, run: &Run, s: &Starting) -> Vec<Suspect> {
+    /// What the nodes show of the start of a run: those that name it, and those whose ranks meet at
+    /// the same place. The name of a run may only be known where a rank of it has said hello. What a
+    /// node says of another user's processes does not count.
+    pub(super) fn shown_of_start(&self, now: Ts, run: &Run) -> Shown<'_> {
+        let (name, uid) = (run.state.name.as_str(), run.reporters.uid);
+        let nodes = || self.nodes.iter().map(|(node, of)| (node.as_str(), &of.state.starts));
+        let meetings = nodes().flat_map(|(node, starts)| starts.meetings(now).map(move |m| (node, m)));
+        let all: Vec<(&str, &Meeting)> =
+            meetings.filter(|(_, m)| uid.is_none_or(|uid| m.uid == Some(uid))).collect();
+        let is_named = |m: &Meeting| m.runs.iter().any(|of| of == name);
+        let named = all.iter().filter(|(_, m)| is_named(m) && !m.master.is_empty());
+        let masters: BTreeSet<&str> = named.map(|(_, m)| m.master.as_str()).collect();
+        let is_of_run = |m: &Meeting| is_named(m) || masters.contains(m.master.as_str());
+        let is_here = |node: &str| self.placement.on(node).any(|of| of == name);
+        let unanswered = nodes().flat_map(|(node, starts)| {
+            starts.unanswered(now).filter(move |one| match &one.runs {
+                Some(runs) => runs.iter().any(|of| of == name),
+                None => is_here(node),
+            })
+        });
+        Shown {
+            unanswered: unanswered.collect(),
+            meetings: all.iter().copied().filter(|(_, m)| is_of_run(m)).collect(),
+        }
+    }
+
+    /// What a start of a run waits for, by the nodes that its job holds GPUs of, and by what its
+    /// nodes show.
+    pub(super) fn suspects_of_start(
+        &self,
+        now: Ts,
+        run: &Run,
+        s: &Starting,
+        shown: &Shown<'_>,
+    ) -> Vec<Suspect> {
         let f = &run.state;
         let here = f.nodes_in_start(s);
         let job_on = |node: &&str| self.placement.jobs_on(node).find(|job| self.has_run(node, job, &f.name));
         let job = here.keys().find_map(job_on);
         let held: Vec<&str> =
             job.map(|job| self.placement.nodes_of(job).map(String::as_str).collect()).unwrap_or_default();
-        let mut suspects = start_suspects(f, s, |node| held.contains(&node));
+        let mut suspects = start_suspects(now, f, s, shown, |node| held.contains(&node));
         let without: Vec<&str> = held.into_iter().filter(|node| !here.contains_key(node)).collect();
         // A job may hold spare nodes: those without a rank are to blame only if the missing ranks
         // fill them as the others are filled.
@@ -39,9 +77,14 @@ impl Monitor {
         if let Some(job) = job.filter(|_| is_full && missing > 0 && missing == fill * without.len()) {
             let is_named = |node: &str| suspects.iter().any(|s| s.target == Target::node(node));
             let without: Vec<&str> = without.into_iter().filter(|node| !is_named(node)).collect();
-            let why = || Observation::NoRankOnNode { job: job.to_owned() };
+            let heard = |node: &str| self.nodes.get(node).map_or(Ts(0), |node| node.state.last_heard);
+            // The ranks of a node that is silent may be there.
+            let why = |node: &str| match now - heard(node) {
+                lasts if lasts > SILENT => Observation::NodeSilent { lasts },
+                _ => Observation::NoRankOnNode { job: job.to_owned() },
+            };
             let named = without.into_iter().take(MAX_NAMED);
-            suspects.splice(0..0, named.map(|node| Suspect::new(Target::node(node), why())));
+            suspects.splice(0..0, named.map(|node| Suspect::new(Target::node(node), why(node))));
         }
         suspects
     }

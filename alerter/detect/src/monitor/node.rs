@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
+use stepwatch_wire::names::{ras, rendezvous};
 use stepwatch_wire::{Event, Kind as EventKind};
 
 use crate::detector::NodeAt;
@@ -71,6 +72,10 @@ impl Node {
                 News { reading: f.peer_metrics.take(now, e, false, peers), ..News::default() }
             }
             (EventKind::Health, Some("job")) => News { changed: f.jobs.take(now, e), ..News::default() },
+            (EventKind::Health, Some(rendezvous::NAME | ras::NAME)) => {
+                f.starts.take(now, e);
+                News::default()
+            }
             (EventKind::Health, Some("config")) => News { setup: f.set_up(e), ..News::default() },
             _ => News::default(),
         }

@@ -378,7 +378,11 @@ impl Monitor {
         }
         let Some(run) = self.runs.get(name) else { return };
         if let Some(s) = run.state.run_starts().filter(|_| v.kind == Kind::Hang) {
-            v.suspects = self.suspects_of_start(run, s);
+            let shown = self.shown_of_start(now, run);
+            v.suspects = self.suspects_of_start(now, run, s, &shown);
+            let (clauses, named) = shown.clauses(now, &run.state, s);
+            clauses.into_iter().for_each(|clause| v.why.add(clause));
+            named.into_iter().for_each(|target| v.why.name(target));
         }
         let nodes = run.state.nodes.keys().filter_map(|node| Some(&self.nodes.get(node)?.state));
         v.suspects = cause::rank(v, &run.state, nodes.clone());

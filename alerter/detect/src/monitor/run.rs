@@ -183,6 +183,7 @@ impl Run {
             at,
             rank: e.rank.unwrap_or(0),
             found: word(hello::SOURCE) == Some(hello::DISCOVERED),
+            tells: word(hello::SOURCE).is_none(),
             initialised: e.extra.get(hello::INITIALISED) == Some(&Value::Bool(true)),
             submitted: number(hello::SUBMITTED),
             allocated: number(hello::ALLOCATED),

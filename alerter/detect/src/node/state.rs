@@ -11,6 +11,7 @@ use super::jobs::Jobs;
 use super::liveness::Liveness;
 use super::messages::Messages;
 use super::peer_metrics::PeerMetrics;
+use super::starts::Starts;
 use super::throughput::Throughput;
 use crate::run::Setup;
 use stepwatch_model::time::Ts;
@@ -39,6 +40,9 @@ pub struct NodeState {
     pub jobs: Jobs,
     /// Kernel messages that match no known pattern.
     pub(crate) messages: Messages,
+    /// Runs that start on it.
+    #[serde(skip)]
+    pub(crate) starts: Starts,
     /// Setups by the run whose configuration they are; that of the node has an empty name.
     setups: BTreeMap<String, Assembly>,
 }
@@ -64,6 +68,7 @@ impl NodeState {
             throughput: Throughput::default(),
             jobs: Jobs::default(),
             messages: Messages::default(),
+            starts: Starts::default(),
             setups: BTreeMap::new(),
         }
     }

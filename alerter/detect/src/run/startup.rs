@@ -42,7 +42,11 @@ pub enum StartPhase {
     Queue,
     /// The launchers of the nodes wait for each other.
     Rendezvous,
-    /// From the allocation until the last process began: prolog, image, mounts, launcher.
+    /// From the allocation until the last container started, where a cluster says so: the image and
+    /// the mounts.
+    Image,
+    /// From then, or from the allocation, until the last process began: prolog, image, mounts,
+    /// launcher.
     Launch,
     /// From then until the last process said hello: imports, and all else that comes before its
     /// `hello`, perhaps a load or the process group.
@@ -89,11 +93,21 @@ pub(crate) struct Greeting {
     pub(crate) rank: u32,
     /// An exporter found the process, which has not spoken itself.
     pub(crate) found: bool,
+    /// The process says so itself, and so would tell of its process group.
+    pub(crate) tells: bool,
     /// The process has made its process group already.
     pub(crate) initialised: bool,
     pub(crate) submitted: Option<f64>,
     pub(crate) allocated: Option<f64>,
     pub(crate) started: Option<f64>,
+}
+
+/// The times of a pod, in Unix seconds, as far as its cluster knows them.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Placed {
+    pub(crate) submitted: Option<f64>,
+    pub(crate) allocated: Option<f64>,
+    pub(crate) containers: Option<f64>,
 }
 
 /// What is known of the process that says hello.
@@ -116,6 +130,8 @@ pub struct Starting {
     after: Option<Ts>,
     submitted: Option<Ts>,
     allocated: Option<Ts>,
+    /// When the last container started.
+    containers: Option<Ts>,
     declared: BTreeMap<StartPhase, Stretch>,
     /// The ranks that said hello, how many of them have ended or were replaced, and when the first
     /// of these was, by our clock.
@@ -150,6 +166,7 @@ struct Greeted {
     /// When it began.
     process: Option<Ts>,
     found: bool,
+    tells: bool,
     /// It came after another one of this rank.
     again: bool,
     ended: bool,
@@ -184,10 +201,15 @@ impl StartPhase {
 impl Greeting {
     /// The time, if a job of the sender can have it.
     pub(crate) fn plausible(self, secs: Option<f64>) -> Option<Ts> {
-        let at = Ts::from_secs_f64(secs.filter(|secs| secs.is_finite())?);
-        let ago = self.at - at;
-        (ago <= LONGEST && ago.0 >= -SKEW.0).then(|| at.min(self.at))
+        plausible(self.at, secs)
     }
+}
+
+/// The time, if a job that is heard of at `now` can have it.
+fn plausible(now: Ts, secs: Option<f64>) -> Option<Ts> {
+    let at = Ts::from_secs_f64(secs.filter(|secs| secs.is_finite())?);
+    let ago = now - at;
+    (ago <= LONGEST && ago.0 >= -SKEW.0).then(|| at.min(now))
 }
 
 impl Starting {
@@ -198,6 +220,7 @@ impl Starting {
             after,
             submitted: None,
             allocated: None,
+            containers: None,
             declared: BTreeMap::new(),
             ranks: BTreeMap::new(),
             gone: 0,
@@ -225,6 +248,7 @@ impl Starting {
         let allocated = self.allocated.filter(|at| after.is_none_or(|after| *at > after));
         let submitted = self.submitted.filter(|_| allocated.is_some());
         let mut next = Self {
+            containers: self.containers.filter(|at| after.is_none_or(|after| *at > after)),
             allocated,
             submitted: submitted.max(after.filter(|_| submitted.is_some())),
             ranks: kept().map(|(rank, one)| (*rank, Greeted { again: false, ..*one })).collect(),
@@ -253,6 +277,11 @@ impl Starting {
 
     pub(crate) fn has(&self, rank: u32) -> bool {
         self.ranks.contains_key(&rank)
+    }
+
+    /// Whether the rank has completed the process group.
+    pub(crate) fn is_through(&self, rank: u32) -> bool {
+        self.after_init.contains(&rank)
     }
 
     /// Whether a part of it is under way. In a start that takes longer than others did, they lacked
@@ -301,8 +330,8 @@ impl Starting {
         if g.rank >= MAX_RANK {
             return;
         }
-        let (now, at, found) = (g.now, g.at, g.found);
-        let one = Greeted { now, at, process, found, again: false, ended: false };
+        let (now, at, found, tells) = (g.now, g.at, g.found, g.tells);
+        let one = Greeted { now, at, process, found, tells, again: false, ended: false };
         match self.ranks.get_mut(&g.rank) {
             None => {
                 self.ranks.insert(g.rank, one);
@@ -311,7 +340,7 @@ impl Starting {
             Some(had) if had.ended && greeter != Greeter::Known => *had = Greeted { again: true, ..one },
             // The process itself knows better than who found it.
             Some(had) if had.found && !found => *had = Greeted { again: had.again, ended: had.ended, ..one },
-            Some(_) => {}
+            Some(had) => had.tells |= tells,
         }
         self.first_at = self.first_at.min(at);
         self.spoken |= !found;
@@ -321,15 +350,27 @@ impl Starting {
         self.count_most(world);
     }
 
+    /// The cluster says when it gave a pod of the run its node, and when that ran it.
+    pub(crate) fn placed(&mut self, now: Ts, p: Placed) {
+        let after = self.after;
+        let later = |secs| plausible(now, secs).filter(|at| after.is_none_or(|after| *at > after));
+        let (allocated, containers) = (later(p.allocated), later(p.containers));
+        let submitted = plausible(now, p.submitted).filter(|_| allocated.is_some());
+        let submitted = submitted.map(|at| after.map_or(at, |after| at.max(after)));
+        self.submitted = self.submitted.max(submitted);
+        self.allocated = self.allocated.max(allocated);
+        self.containers = self.containers.max(containers);
+    }
+
     /// Another process of a rank that is there says hello.
     fn replaces(&mut self, g: &Greeting) {
-        let (now, at, found) = (g.now, g.at, g.found);
+        let (now, at, found, tells) = (g.now, g.at, g.found, g.tells);
         if self.ranks.get(&g.rank).is_none_or(|had| had.found && !found) {
             return;
         }
         self.lose(g.rank, now);
         let process = g.plausible(g.started).filter(|at| self.after.is_none_or(|after| *at > after));
-        self.ranks.insert(g.rank, Greeted { now, at, process, found, again: true, ended: false });
+        self.ranks.insert(g.rank, Greeted { now, at, process, found, tells, again: true, ended: false });
     }
 
     /// The process of a rank ended at `at`, by the clock of who saw it; of all ranks without one.
@@ -386,6 +427,7 @@ impl Starting {
         match (e.rank, edge) {
             (Some(rank), _) if rank >= MAX_RANK => {}
             (Some(rank), Edge::Begin) => {
+                self.lives_on(rank, world);
                 self.after_init.remove(&rank);
                 self.in_init.insert(rank);
             }
@@ -403,6 +445,18 @@ impl Starting {
                 self.nodes_in_init.remove(e.node.as_deref().unwrap_or_default());
             }
         }
+    }
+
+    /// A rank comes to the process group that has not said hello beside those that have: it lived on
+    /// when most others were replaced, and is not missing.
+    fn lives_on(&mut self, rank: u32, world: Option<u32>) {
+        if !self.spoken || self.ranks.contains_key(&rank) {
+            return;
+        }
+        let (now, at) = (self.since, self.first_at);
+        let one = Greeted { now, at, process: None, found: false, tells: true, again: false, ended: false };
+        self.ranks.insert(rank, one);
+        self.count_most(world);
     }
 
     /// Whether a launcher meets the others again, although it had met them, and no rank came.
@@ -459,8 +513,8 @@ impl Starting {
         {
             return Vec::new();
         }
-        // A process that is only found does not tell.
-        let tells = self.ranks.iter().filter(|(_, one)| !one.found && !one.ended).map(|(rank, _)| *rank);
+        // A process that others tell of may have begun before, or have no client that would say so.
+        let tells = self.ranks.iter().filter(|(_, one)| one.tells && !one.ended).map(|(rank, _)| *rank);
         let late = tells.filter(|rank| !has_begun(rank));
         let is_in_log = |rank: u32| node_of(rank).is_some_and(|node| self.nodes_in_init.contains(&node));
         late.filter(|rank| !is_in_log(*rank)).collect()

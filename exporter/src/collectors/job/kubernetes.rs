@@ -7,6 +7,7 @@
 
 mod client;
 mod objects;
+mod placed;
 mod state;
 
 use std::collections::BTreeMap;
@@ -19,6 +20,7 @@ use tokio::runtime::Runtime;
 
 use self::client::{Api, Failed, Place, Question};
 use self::objects::{GpuResources, Node, Pod};
+use self::placed::{Placed, Places};
 use self::state::{Held, NodeStanding, Nodes, Queue, Reason};
 use crate::clock::unix_now;
 use crate::collector::{CollectError, Collector, Context, Mistakes, Rhythm, Support};
@@ -255,6 +257,7 @@ pub struct KubernetesReader {
     running: Option<Running>,
     /// A list that the server has in memory was too large for one answer.
     is_paged: bool,
+    places: Places,
     /// The server asked to be left alone until then.
     not_before: Option<Instant>,
     failures: BTreeMap<(&'static str, &'static str), u64>,
@@ -289,6 +292,7 @@ impl KubernetesReader {
             standing: Standing::new("Kubernetes"),
             running: None,
             is_paged: false,
+            places: Places::default(),
             not_before: None,
             failures: BTreeMap::new(),
             took: BTreeMap::new(),
@@ -312,21 +316,37 @@ impl KubernetesReader {
         let gpus = self.gpus.clone();
         let nodes: Nodes =
             self.list(&api, ALL_NODES, |nodes: &mut Nodes, node: Node| nodes.take(&gpus, node)).await?;
-        let queue: Queue =
+        let mut queue: Queue =
             self.list(&api, PENDING, |queue: &mut Queue, pod: Pod| queue.take(&gpus, pod)).await?;
         let is_due = self.running.as_ref().is_none_or(|running| now >= running.again);
-        let running = if is_due { self.list_running(&api, now).await } else { Ok(false) };
+        let is_due = is_due || self.places.have_begun(&queue.placed);
+        let mut placed = core::mem::take(&mut queue.placed);
+        let running = if is_due { self.list_running(&api, now, &mut placed).await } else { Ok(false) };
+        self.places.take(placed, matches!(running, Ok(true)));
         Ok(Found { nodes, queue, running })
     }
 
-    /// Lists the pods that run.
-    async fn list_running(&mut self, api: &Api, now: Instant) -> Result<bool, Missing> {
+    /// Lists the pods that run, and adds their times to those that are `placed`.
+    async fn list_running(
+        &mut self,
+        api: &Api,
+        now: Instant,
+        placed: &mut Vec<Placed>,
+    ) -> Result<bool, Missing> {
+        let gpus = self.gpus.clone();
+        let take = |(held, placed): &mut (Held, Vec<Placed>), pod: Pod| {
+            held.take(&pod);
+            placed.extend(Placed::of(&gpus, &pod));
+        };
         let (began, every) = (Instant::now(), self.config.running_interval.as_duration());
-        let read = self.list(api, RUNNING, |held: &mut Held, pod: Pod| held.take(&pod)).await;
+        let read: Result<(Held, Vec<Placed>), Missing> = self.list(api, RUNNING, take).await;
         let rest = if read.is_ok() { every } else { every.min(began.elapsed() * REST_TIMES) };
         let again = now + rest;
         let (held, is_new) = match read {
-            Ok(held) => (Ok(held), Ok(true)),
+            Ok((held, begun)) => {
+                placed.extend(begun);
+                (Ok(held), Ok(true))
+            }
             Err(missing) => (Err(failure(&missing)), Err(missing)),
         };
         self.running = Some(Running { again, held });
@@ -437,6 +457,7 @@ impl Collector for KubernetesReader {
             self.standing.out_of_service(cx, found.nodes.outages());
             self.write(&found.nodes, &found.queue, out);
             self.compare(cx, now, found, out);
+            self.places.publish(cx);
         }
         for Question { list, .. } in LISTS {
             out.maybe(&ANSWER, &[list], self.took.get(list).copied());

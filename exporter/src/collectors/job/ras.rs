@@ -15,6 +15,7 @@ mod namespaces;
 mod places;
 mod status;
 mod text;
+mod unanswered;
 mod watch;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -29,6 +30,7 @@ use self::client::{Answer, PollError};
 use self::jobs::Jobs;
 use self::namespaces::Namespace;
 use self::status::{Communicator, Format, Status};
+use self::unanswered::{Silent, Unanswered};
 use self::watch::Stuck;
 use crate::clock::unix_now;
 use crate::collector::{CollectError, Collector, Context, Mistakes, Rhythm, Support};
@@ -224,6 +226,7 @@ pub struct RasReader {
     places: BTreeMap<String, Place>,
     failures: BTreeMap<&'static str, u64>,
     conditions: Conditions,
+    unanswered: Unanswered,
     /// Runs whose network namespace this program may not enter.
     unreachable: BTreeSet<String>,
 }
@@ -259,6 +262,7 @@ impl RasReader {
             places: BTreeMap::new(),
             failures: reasons.into_iter().map(|reason| (reason, 0)).collect(),
             conditions: Conditions::default(),
+            unanswered: Unanswered::default(),
             unreachable: BTreeSet::new(),
         }
     }
@@ -334,12 +338,24 @@ impl RasReader {
         place.follows = !place.jobs.lead();
         let stuck = place.jobs.stuck(self.config.stuck_after.into());
         place.samples = samples(address, &place.jobs, &stuck);
-        // If two nodes polled the job, both would report the same hang.
-        let reported = stuck.iter().filter(|(job, _)| job.leads && job.principal != Principal::Unknown);
         let mut worst = BTreeMap::new();
-        for (job, stuck) in reported {
+        for (job, stuck) in stuck.iter().filter(|(job, _)| job.is_reported()) {
             worst.entry(key_of(address, job.principal)).or_insert((job, stuck));
         }
+        let runs = |principal: Principal| match &target.namespace {
+            Some(namespace) => Some(listed(namespace.runs.iter().cloned())),
+            None => runs_of(cx, principal),
+        };
+        let mut missing = BTreeMap::new();
+        for job in place.jobs.iter().filter(|job| job.is_reported()) {
+            let largest = job.status.communicators.first().filter(|c| c.missing.count > 0);
+            if let Some(communicator) = largest {
+                let (runs, is_new) = (runs(job.principal), job.answered_at(now));
+                let silent = Silent { communicator, runs, is_new };
+                missing.entry(key_of(address, job.principal)).or_insert(silent);
+            }
+        }
+        self.unanswered.take(cx, now, address, &missing);
         for key in self.conditions.keys(CONDITION) {
             if address_of(&key) == address && !worst.contains_key(&key) {
                 let over = || event(&key, "NCCL collectives move again".into());
@@ -349,11 +365,7 @@ impl RasReader {
         for (key, (job, stuck)) in worst {
             self.conditions.report(cx, CONDITION, &key, true, || {
                 let mut event = stuck_event(&key, stuck, &job.status);
-                let runs = match &target.namespace {
-                    Some(namespace) => Some(listed(namespace.runs.iter().cloned())),
-                    None => runs_of(cx, job.principal),
-                };
-                event.extra.extend(runs.map(|runs| (hw::RUNS.to_owned(), runs)));
+                event.extra.extend(runs(job.principal).map(|runs| (hw::RUNS.to_owned(), runs)));
                 event
             });
         }
@@ -503,6 +515,8 @@ impl Collector for RasReader {
         for (reason, count) in &self.failures {
             out.set(&FAILURES, &[reason], *count);
         }
+        let places = &self.places;
+        self.unanswered.end(cx, |key| !places.contains_key(address_of(key)));
         for key in self.conditions.keys(CONDITION) {
             if !self.places.contains_key(address_of(&key)) {
                 let over = || event(&key, "the job whose NCCL collectives hung is gone".into());

@@ -98,7 +98,14 @@ fn is_exception(line: &str) -> bool {
     let class = name.rsplit('.').next().unwrap_or(name);
     let is_class = class.starts_with(|c: char| c.is_ascii_uppercase());
     let error = ["Error", "Exception", "Interrupt", "Exit", "Timeout", "Failure"];
-    is_class && name.chars().all(word) && error.iter().any(|e| class.ends_with(e))
+    is_class && name.chars().all(word) && error.iter().any(|e| class.ends_with(e)) && !is_success(line)
+}
+
+/// Whether a program ended by itself without a failure: `SystemExit: 0`, or nothing behind it. A
+/// source line of a traceback, `sys.exit(1)`, says nothing of the code.
+fn is_success(line: &str) -> bool {
+    let code = line.strip_prefix("SystemExit").map(|rest| rest.trim_start_matches(':').trim());
+    matches!(code, Some("" | "0" | "None" | "False"))
 }
 
 /// The index of the line after the last one with a step.
@@ -210,6 +217,7 @@ mod tests {
             ),
             ("slurmstepd: error: Detected 1 oom_kill event in StepId=17.0", 1),
             ("Terminated", 143),
+            ("SystemExit: 1", 1),
         ] {
             assert_eq!(words_of(&format!("{STEP}{line}\n")).map(|w| w.0), Some(code), "{line}");
         }
@@ -226,6 +234,9 @@ mod tests {
             "saving checkpoint\ndone\n",
             "[rank0]:[W ProcessGroupNCCL.cpp:1496] Warning: destroy_process_group() was not called before exit\n",
             "wandb: Run summary: Error 0.3\n",
+            "    sys.exit(1)\n",
+            "Traceback (most recent call last):\n  File \"train.py\", line 9, in <module>\n    sys.exit(1 if lost else 0)\nSystemExit: 0\n",
+            "SystemExit\n",
         ] {
             assert_eq!(words_of(&format!("{STEP}{text}")), None, "{text}");
         }

@@ -12,20 +12,23 @@
 //! a page; else a ticket, because the exporters of the missing ranks may be what is missing. Once a
 //! communicator of all ranks is complete, no rank is missing.
 //!
+//! What exporters see of processes and sockets, and NCCL's RAS of ranks, says who is missing, and
+//! not when that is too long (`meeting`).
+//!
 //! What has never made a step may be no training: a notebook, a server, a program that prepares
 //! data. Of a process that is alone, where no start of one such process is known, there is no
 //! page. Of processes that exporters found, and that have not spoken, there is none either, and no
 //! ticket unless the run has made steps.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Config, Due, Hang, Limit, NAMED};
+use super::{Config, Due, Hang, Limit, NAMED, Shown};
 use crate::run::{RunState, StartPhase, StartUsual, Starting};
 use stepwatch_model::time::{Span, Ts};
 use stepwatch_model::{Clause, Fact, Observation, Sentence, Suspect, Target, clause};
 
 /// The most ranks, and the most nodes, that a sentence names.
-const LISTED: usize = 8;
+pub(super) const LISTED: usize = 8;
 /// Starts that show what is usual: with fewer, the next may well take several times as long.
 const ENOUGH: u32 = 4;
 
@@ -153,11 +156,11 @@ fn late_words(f: &RunState, s: &Starting) -> Option<Clause> {
     (!late.is_empty()).then(|| clause!("the process group waits for ranks {ranks}{more}", ranks, more))
 }
 
-fn listed(ranks: &[u32]) -> Fact {
+pub(super) fn listed(ranks: &[u32]) -> Fact {
     Fact::Counts(ranks.iter().take(LISTED).map(|rank| i64::from(*rank)).collect())
 }
 
-fn more(ranks: usize) -> Option<Clause> {
+pub(super) fn more(ranks: usize) -> Option<Clause> {
     let more = ranks.saturating_sub(LISTED);
     (more > 0).then(|| clause!(" and {more} more", more))
 }
@@ -166,6 +169,7 @@ fn word(phase: StartPhase) -> &'static str {
     match phase {
         StartPhase::Queue => "the queue",
         StartPhase::Rendezvous => "the rendezvous of the launchers",
+        StartPhase::Image => "the image",
         StartPhase::Launch => "the launch of the processes",
         StartPhase::UntilHello => "what comes before its hello",
         StartPhase::Load => "the load of the checkpoint",
@@ -176,36 +180,62 @@ fn word(phase: StartPhase) -> &'static str {
     }
 }
 
-/// The missing ranks, by node where one lacks all that it had; else those that the process group
-/// waits for. Where a rank was in the attempt before says nothing, unless another rank said hello
-/// from that node, or the job still `holds` it.
-pub(crate) fn suspects(f: &RunState, s: &Starting, holds: impl Fn(&str) -> bool) -> Vec<Suspect> {
-    let ranks = f.missing_ranks();
+/// Ranks without a process and nodes that do not reach the master; then the missing ranks, by node
+/// where one lacks all that it had; else those that the process group waits for. Where a rank was in
+/// the attempt before says nothing, unless it has a process there, another rank said hello from that
+/// node, or the job still `holds` it.
+pub(crate) fn suspects(
+    now: Ts,
+    f: &RunState,
+    s: &Starting,
+    shown: &Shown<'_>,
+    holds: impl Fn(&str) -> bool,
+) -> Vec<Suspect> {
     let (there, here) = (s.ranks() as u64, f.nodes_in_start(s));
+    let absent = shown.absent_ranks(s);
+    let ranks: Vec<u32> = f.missing_ranks().into_iter().filter(|rank| !absent.contains(rank)).collect();
     let node_of = |rank: u32| {
-        let node = f.ranks.get(&rank)?.node.as_deref()?;
-        (here.contains_key(node) || holds(node)).then_some(node)
+        let before = || {
+            let node = f.ranks.get(&rank)?.node.as_deref()?;
+            (here.contains_key(node) || holds(node)).then_some(node)
+        };
+        shown.process_on(rank).or_else(before)
     };
-    let mut by_node: BTreeMap<&str, u64> = BTreeMap::new();
-    for node in ranks.iter().filter_map(|rank| node_of(*rank)).filter(|node| !here.contains_key(node)) {
-        *by_node.entry(node).or_default() += 1;
+    let why = |ranks: u64, with_process: u64| {
+        if ranks == with_process {
+            Observation::ProcessSilent { ranks, there }
+        } else {
+            Observation::RanksMissing { missing: ranks, there }
+        }
+    };
+    // By node, the ranks that it lacks, and how many of them have a process there.
+    let mut by_node: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
+    for rank in &ranks {
+        let Some(node) = node_of(*rank).filter(|node| !here.contains_key(node)) else { continue };
+        let (missing, with_process) = by_node.entry(node).or_default();
+        *missing += 1;
+        *with_process += u64::from(shown.process_on(*rank).is_some());
     }
-    by_node.retain(|_, missing| *missing > 1);
-    let nodes = by_node.iter().map(|(node, missing)| {
-        let why = Observation::RanksMissing { missing: *missing, there };
-        Suspect::new(Target::node(*node), why)
+    by_node.retain(|_, (missing, _)| *missing > 1);
+    let nodes = by_node.iter().map(|(node, (missing, with_process))| {
+        Suspect::new(Target::node(*node), why(*missing, *with_process))
     });
     let single = ranks.iter().filter_map(|rank| {
+        let process = shown.process_on(*rank);
         let target = match node_of(*rank) {
             Some(node) if by_node.contains_key(node) => return None,
+            Some(node) if process.is_some() => Target::rank(*rank, Some(node)),
             Some(_) => f.rank_target(*rank),
             None => Target::rank(*rank, None),
         };
-        Some(Suspect::new(target, Observation::RanksMissing { missing: 1, there }))
+        Some(Suspect::new(target, why(1, u64::from(process.is_some()))))
     });
     let behind = late(f, s);
     let others = s.ranks().saturating_sub(behind.len()) as u64;
     let late =
         behind.iter().map(|rank| Suspect::new(f.rank_target(*rank), Observation::LateInInit { others }));
-    nodes.chain(single).chain(late).take(NAMED).collect()
+    let seen = shown.suspects(now, s).into_iter();
+    let all = seen.chain(nodes).chain(single).chain(shown.unheard_suspects(f)).chain(late);
+    let mut known = BTreeSet::new();
+    all.filter(|one| known.insert(one.target.clone())).take(NAMED).collect()
 }

@@ -1,5 +1,7 @@
 //! Starts that do not come to their first step.
 
+mod meetings;
+
 use stepwatch_wire::Event;
 
 use super::*;

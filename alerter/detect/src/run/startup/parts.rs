@@ -30,6 +30,7 @@ impl Starting {
         let hello = self.ranks.values().map(|one| one.at).max();
         let known = [
             (StartPhase::Queue, self.submitted, self.allocated),
+            (StartPhase::Image, self.allocated, self.containers),
             (StartPhase::Launch, self.allocated, process),
             (StartPhase::UntilHello, process, hello),
         ];

@@ -189,6 +189,31 @@ fn one_start_that_hung_does_not_make_the_next_wait() {
     assert_eq!(usual(&[20]).limit(Span::secs(600)), Span::secs(600));
 }
 
+#[test]
+fn the_cluster_tells_how_long_a_pod_waited_and_for_its_image() {
+    use StartPhase::{Image, Launch, Queue};
+    for is_trusted in [true, false] {
+        let mut s = Scene::default();
+        s.say(390, r#""k":"health","name":"job","code":1,"job":"ml/llama-0","runs":["r"]"#);
+        let up = Input::SourceUp { source: "cluster:9765", many_nodes: is_trusted };
+        s.0.handle(Ts((T + 390) * 1000), up, &mut Vec::new());
+        (0..2).for_each(|rank| s.hello(400, rank, &format!(r#","started":{},"pid":{rank}"#, T + 395)));
+        let (a, b, c) = (T, T + 300, T + 370);
+        let told = format!(
+            r#"{{"k":"health","node":"head","name":"pod","about":"n1","pod":"ml/llama-0","submitted":{a},"allocated":{b},"containers_started":{c}}}"#
+        );
+        let e = Event::parse(told.as_bytes()).unwrap();
+        let now = Ts((T + 410) * 1000);
+        s.0.handle(now, Input::Event { source: "cluster:9765", event: &e }, &mut Vec::new());
+        s.step(430, 0, 1);
+        s.step(432, 0, 2);
+        let placed: Vec<_> =
+            s.parts().into_iter().filter(|(phase, ..)| [Queue, Image, Launch].contains(phase)).collect();
+        let want = [(Queue, 0, 300, 300), (Image, 300, 370, 70), (Launch, 370, 395, 25)];
+        assert_eq!(placed, if is_trusted { want.to_vec() } else { Vec::new() });
+    }
+}
+
 fn starting() -> Starting {
     Starting::new(Ts(0), Ts(0), None, None)
 }
@@ -199,6 +224,7 @@ fn greeting(at: i64, rank: u32) -> Greeting {
         at: Ts(at),
         rank,
         found: false,
+        tells: true,
         initialised: false,
         submitted: None,
         allocated: None,

@@ -115,6 +115,8 @@ pub(super) struct Toleration {
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub(super) struct PodStatus {
+    /// When its node took it.
+    pub(super) start_time: Option<String>,
     pub(super) conditions: Option<Vec<Condition>>,
     pub(super) container_statuses: Option<Vec<ContainerStatus>>,
     pub(super) init_container_statuses: Option<Vec<ContainerStatus>>,
@@ -130,6 +132,13 @@ pub(super) struct ContainerStatus {
 #[serde(default)]
 pub(super) struct ContainerState {
     pub(super) waiting: Option<Waiting>,
+    pub(super) running: Option<Running>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(super) struct Running {
+    pub(super) started_at: Option<String>,
 }
 
 #[derive(Debug, Default, Deserialize)]

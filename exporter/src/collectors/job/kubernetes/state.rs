@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::objects::{
     Amounts, Condition, ContainerStatus, GpuResources, Node, Pod, Taint, Toleration, seconds,
 };
+use super::placed::Placed;
 use crate::scheduler::{Outage, Waiter};
 
 /// The most nodes with GPUs, and the most types of conditions.
@@ -269,6 +270,8 @@ pub(super) struct Queue {
     pub(super) pending: BTreeMap<Reason, Pending>,
     /// What those hold that have a node already, and those without GPUs.
     pub(super) held: Held,
+    /// Those that have a node and wait there for their images.
+    pub(super) placed: Vec<Placed>,
     unschedulable: Vec<Wanted>,
 }
 
@@ -287,6 +290,7 @@ struct Wanted {
 impl Queue {
     pub(super) fn take(&mut self, gpus: &GpuResources, pod: Pod) {
         self.held.take(&pod);
+        self.placed.extend(Placed::of(gpus, &pod));
         let amounts = pod.spec.amounts();
         let of_pod = gpus.total(&amounts);
         if of_pod == 0 {

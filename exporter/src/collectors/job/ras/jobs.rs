@@ -72,6 +72,17 @@ impl Jobs {
 }
 
 impl Job {
+    /// Whether an answer of this moment was about it.
+    pub(super) fn answered_at(&self, now: Instant) -> bool {
+        self.seen == now
+    }
+
+    /// Whether this node reports it, and it is known whose answer it is. If two nodes polled a job,
+    /// both would report the same.
+    pub(super) fn is_reported(&self) -> bool {
+        self.leads && self.principal != Principal::Unknown
+    }
+
     fn stuck(&self, after: Duration) -> impl Iterator<Item = Stuck<'_>> {
         self.watch.stuck(after)
     }
