@@ -18,7 +18,7 @@ use stepwatch_wire::{CkptPhase, Event};
 
 use super::checkpoints::{Checkpoints, Outcome, SaveReport, Written, keep, median};
 use super::loads::Loads;
-use super::save_windows::{SaveWindows, StepTime};
+use super::save_windows::{SaveWindows, Slowing, StepTime};
 use super::sizes::{Sizes, Sort};
 use super::stages::{CheckpointStages, Stage, StageReport, Stages};
 
@@ -46,6 +46,11 @@ impl Checkpoints {
     /// What steps take while checkpoints are written or uploaded, and otherwise.
     pub(crate) fn windows(&self) -> Option<&SaveWindows> {
         self.stages()?.windows()
+    }
+
+    /// The stage of saves in which steps surely take longer.
+    pub(crate) fn slowing(&self) -> Option<Slowing> {
+        self.windows()?.slowing()
     }
 
     /// Steps of training, of so many seconds each, ended at this time.

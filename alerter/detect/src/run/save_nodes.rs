@@ -21,7 +21,7 @@ const EACH: usize = 2;
 const MANY: f64 = 2.0;
 const FALL: f64 = 0.75;
 
-/// The last time in which any node saved, by our clock.
+/// A time in which any node saved, by our clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Spell {
     pub(crate) since: Ts,
@@ -43,6 +43,8 @@ struct Rate {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct SavingNodes {
     last: Option<Spell>,
+    /// The one before it: of one that has just begun nothing is read yet.
+    before: Option<Spell>,
     /// What ranks moved in the present spell, and the seconds that each of them took.
     bytes: f64,
     secs: f64,
@@ -79,7 +81,7 @@ impl SavingNodes {
                 }
             }
             last if nodes > 0 => {
-                *last = Some(Spell { since: now, until: None, nodes });
+                self.before = last.replace(Spell { since: now, until: None, nodes });
                 (self.bytes, self.secs) = (0.0, 0.0);
             }
             _ => {}
@@ -93,8 +95,9 @@ impl SavingNodes {
         }
     }
 
-    pub(crate) fn last(&self) -> Option<Spell> {
-        self.last
+    /// The last spell and the one before it.
+    pub(crate) fn spells(&self) -> impl Iterator<Item = Spell> {
+        self.last.into_iter().chain(self.before)
     }
 
     /// Whether ranks are slower the more nodes save at once.
@@ -141,7 +144,9 @@ mod tests {
         let found = s.shared_rate().expect("four times as many are a quarter as fast");
         assert_eq!((found.nodes, found.fewer), (16, 4));
         assert!((found.rate_of_fewer / found.rate - 4.0).abs() < 0.1, "{found:?}");
-        assert_eq!(s.last(), Some(Spell { since: Ts(3_000_000), until: Some(Ts(3_012_000)), nodes: 4 }));
+        let spell = |since, until, nodes| Spell { since: Ts(since), until: Some(Ts(until)), nodes };
+        let last = [spell(3_000_000, 3_012_000, 4), spell(2_000_000, 2_048_000, 16)];
+        assert_eq!(s.spells().collect::<Vec<_>>(), last);
     }
 
     #[test]
