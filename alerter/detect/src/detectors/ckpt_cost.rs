@@ -337,14 +337,7 @@ impl ClockDetector for CkptCost {
 }
 
 fn finding(view: RunAt<'_>, change: Change, m: Measured, why: impl Into<Sentence>) -> Finding {
-    let severity = if change == Change::Raise { Severity::Ticket } else { Severity::Info };
-    Finding {
-        value: m.value,
-        expected: m.expected,
-        score: if m.expected > 0.0 { m.value / m.expected } else { 0.0 },
-        why: why.into(),
-        ..view.finding(Kind::CkptCost, "checkpoint_share", change, severity)
-    }
+    view.ticket(Kind::CkptCost, "checkpoint_share", (change, m), why)
 }
 
 #[cfg(test)]
