@@ -100,7 +100,7 @@ impl Checkpoints {
         if stages.find(step).is_some_and(|one| one.has_failed_to_save()) {
             stages.renew(step);
         }
-        stages.of_step(step).take(r);
+        stages.take(step, r);
     }
 
     /// A save of this attempt ended.
@@ -118,7 +118,7 @@ impl Checkpoints {
             self.in_progress = None;
             return;
         };
-        let took = stages.of_step(step).take(r);
+        let took = stages.take(step, r);
         stages.moved(r, took);
         let one = stages.of_step(step);
         if one.saved_at.is_some() {
@@ -144,7 +144,7 @@ impl Checkpoints {
     pub(crate) fn save_failed(&mut self, r: &StageReport, is_old: bool, why: &str) {
         self.failed(r.now, r.step, why);
         if let Some(step) = r.step.filter(|_| !is_old) {
-            self.stages.get_or_insert_default().of_step(step).take(r);
+            self.stages.get_or_insert_default().take(step, r);
         }
     }
 
@@ -221,7 +221,7 @@ impl Checkpoints {
             return;
         }
         let stages = self.stages.get_or_insert_default();
-        let took = stages.of_step(step).take(r);
+        let took = stages.take(step, r);
         stages.moved(r, took);
         let one = stages.of_step(step);
         match (one.is_complete(reaches), one.counted) {

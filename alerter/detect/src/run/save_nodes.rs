@@ -45,6 +45,8 @@ pub(crate) struct SavingNodes {
     last: Option<Spell>,
     /// The one before it: of one that has just begun nothing is read yet.
     before: Option<Spell>,
+    /// Ranks began since their nodes were counted last with one that ended.
+    rises: bool,
     /// What ranks moved in the present spell, and the seconds that each of them took.
     bytes: f64,
     secs: f64,
@@ -69,23 +71,30 @@ impl SavingNodes {
         }
     }
 
-    /// So many nodes save since then.
-    pub(super) fn follow(&mut self, now: Ts, nodes: u32) {
+    /// A rank began to save, or ended, and so many nodes were counted. `is_open`: any rank saves
+    /// since.
+    pub(super) fn follow(&mut self, now: Ts, began: bool, nodes: u32, is_open: bool) {
+        self.rises = began;
         match &mut self.last {
             Some(spell) if spell.until.is_none() => {
                 spell.nodes = spell.nodes.max(nodes);
-                if nodes == 0 {
+                if !is_open {
                     spell.until = Some(now);
                     let nodes = spell.nodes;
                     self.close(nodes);
                 }
             }
-            last if nodes > 0 => {
+            last if is_open && nodes > 0 => {
                 self.before = last.replace(Spell { since: now, until: None, nodes });
                 (self.bytes, self.secs) = (0.0, 0.0);
             }
             _ => {}
         }
+    }
+
+    /// Whether more nodes may save than were counted.
+    pub(super) fn rises(&self) -> bool {
+        self.rises
     }
 
     fn close(&mut self, nodes: u32) {
@@ -124,11 +133,11 @@ mod tests {
     /// A spell of so many nodes, each of whose ranks writes a gigabyte in so many seconds.
     fn spell(s: &mut SavingNodes, at: &mut i64, nodes: u32, secs: i64) {
         for n in 1..=nodes {
-            s.follow(Ts(*at), n);
+            s.follow(Ts(*at), true, n, true);
         }
         for left in (0..nodes).rev() {
             s.moved(1e9, Span::secs(secs));
-            s.follow(Ts(*at + 1000 * secs), left);
+            s.follow(Ts(*at + 1000 * secs), false, left, left > 0);
         }
         *at += 1_000_000;
     }
