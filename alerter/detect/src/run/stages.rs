@@ -26,9 +26,10 @@ pub use table::{CheckpointStages, StageTimes};
 const STEPS_KEPT: usize = 16;
 const RANKS_KEPT: usize = 4096;
 const OPEN_KEPT: usize = 2 * RANKS_KEPT;
-/// Up to so many ranks in a stage their nodes are counted at each of them, then at each such
-/// number.
-const COUNTED: usize = 64;
+/// Up to so many ranks in a stage their nodes are counted with each that begins, and then with one
+/// of so many, and with the first that ends.
+const COUNTED: usize = 256;
+const COUNTED_AGAIN: usize = 32;
 /// The most times of the same sort that are kept.
 const TIMES_KEPT: usize = 8;
 /// The longest path that is kept, in bytes. A part of a longer one would lead nowhere.
@@ -436,7 +437,7 @@ impl Stages {
         let of_stage = self.nodes.get(r.stage as usize);
         let open = self.record_of(r).map_or(0, |record| record.open.len());
         let counts = of_stage.is_some_and(|nodes| match r.phase {
-            CkptPhase::Start => open <= COUNTED || open.is_multiple_of(COUNTED),
+            CkptPhase::Start => open <= COUNTED || open.is_multiple_of(COUNTED_AGAIN),
             CkptPhase::End | CkptPhase::Fail => nodes.as_deref().is_some_and(SavingNodes::rises),
         });
         self.ranks_with(r).chain([r.rank]).filter(move |_| counts)
