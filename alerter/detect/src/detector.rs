@@ -8,7 +8,7 @@ pub mod shared;
 use crate::node::{JobAt, NodeState, Tenants};
 use crate::run::RunState;
 use crate::sample::{Extra, StepSample};
-use draft::Draft;
+use draft::{Draft, Measured};
 use shared::Shared;
 use stepwatch_model::time::Ts;
 use stepwatch_model::{Change, Finding, Kind, Sentence, Severity};
@@ -45,6 +45,24 @@ impl RunAt<'_> {
     /// A finding about the run, at the step where it stands.
     pub fn finding(self, kind: Kind, signal: &'static str, change: Change, severity: Severity) -> Finding {
         Finding { change, severity, ..blank(kind, signal, self.now, self.run.last_step) }
+    }
+
+    /// A ticket about the run, or its end, by a value and the expected one.
+    pub(crate) fn ticket(
+        self,
+        kind: Kind,
+        signal: &'static str,
+        (change, m): (Change, Measured),
+        why: impl Into<Sentence>,
+    ) -> Finding {
+        let severity = if change == Change::Raise { Severity::Ticket } else { Severity::Info };
+        Finding {
+            value: m.value,
+            expected: m.expected,
+            score: if m.expected > 0.0 { m.value / m.expected } else { 0.0 },
+            why: why.into(),
+            ..self.finding(kind, signal, change, severity)
+        }
     }
 }
 

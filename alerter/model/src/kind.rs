@@ -222,7 +222,7 @@ kinds! {
     GpuFault           "gpu_fault"              Hardware   OfCause   9 ByCause           "GPU fault" [Device];
     LinkFault          "link_fault"             Hardware   OfCause   8 ByCause           "link fault" [Device];
     GpuWaste           "gpu_waste"              Config     OfCause   0 ByCause           "wasted GPUs" [];
-    ConfigDrift        "config_drift"           Config     OfCause   0 ByCause           "config drift" [];
+    ConfigDrift        "config_drift"           Config     OfCause   3 ByCause           "config drift" [];
     MfuImplausible     "mfu_implausible"        Config     OfCause   0 ByCause           "implausible MFU" [];
     UserAlert          "user_alert"             User       OfCause   0 ByCause           "alert of the training script" [];
     TorchelasticError  "torchelastic_error"     Progress   OfCause   0 ByCause           "error of a rank" [];

@@ -66,6 +66,7 @@ formats! {
     "lingua": lingua::Lingua, Trainer;
     "openrlhf": openrlhf::OpenRlhf, Trainer;
     "litgpt": litgpt::LitGpt, Trainer;
+    "lightning": lightning::Lightning, Trainer;
     "levanter": levanter::Levanter, Trainer;
     "nemo-rl": nemo_rl::NemoRl, Trainer;
     "deepspeed": deepspeed::DeepSpeed, Engine;

@@ -48,7 +48,7 @@ pub(super) fn tell() -> Story {
         onset,
         message: told.message,
         told: told.told,
-        names: &["longer while it is written", "GPU hours a day"],
+        names: &["longer while it is written", "GPU hours a day", "while 100 nodes save at once", "fewer at once"],
         within: Span::secs(90 * 60),
     })
 }

@@ -177,11 +177,6 @@ impl Scene {
     /// Ends the story. What people were told of the kind is its message; it panics if they were
     /// told nothing of it, or of anything else.
     pub fn ends(self, kind: Kind, story: impl FnOnce(Told) -> Story) -> Story {
-        self.ends_beside(kind, &[], story)
-    }
-
-    /// The same of a story of which people are told by incidents of these other kinds too.
-    pub fn ends_beside(self, kind: Kind, beside: &[Kind], story: impl FnOnce(Told) -> Story) -> Story {
         let heard =
             |(at, n): &(Ts, Notification)| format!("{at} {}: {}\n", n.message.title, n.message.summary);
         let all: String = self.notifications.iter().map(heard).collect();
@@ -190,7 +185,6 @@ impl Scene {
         let mut of_it = self.notifications.iter().filter(|(_, n)| n.incident == last.incident);
         let Some((told, _)) = of_it.next() else { panic!("a notification without an incident") };
         let others = self.notifications.iter().filter(|(_, n)| n.incident != last.incident);
-        let others = others.filter(|(_, n)| !beside.contains(&n.message.kind));
         assert_eq!(others.count(), 0, "people were told of something else:\n{all}");
         story(Told { message: last.message.clone(), told: *told })
     }

@@ -112,7 +112,7 @@ pub(crate) fn together(f: &RunState, nodes: &[&NodeState]) -> Option<Suspect> {
     let stages = f.checkpoints.stages()?;
     let parts = [SavePart::Interface, SavePart::Disk];
     let why = parts.into_iter().find_map(|part| {
-        let mut spells = stages.saving_nodes().filter_map(SavingNodes::last);
+        let mut spells = stages.saving_nodes().flat_map(SavingNodes::spells);
         spells.find_map(|spell| full(part, f.last_heard, &spell, nodes))
     });
     let why = why.or_else(|| stages.saving_nodes().find_map(slower_together))?;
@@ -381,6 +381,11 @@ mod tests {
         let pieces = b.pieces(Kind::MfuDroop, 2.4, 2.0, &[&n1, &n2]);
         assert_eq!(pieces.len(), 2);
         assert!(pieces[0].prior > pieces[1].prior && pieces.iter().all(|p| p.suspect.target == STORAGE));
+        // Of the next one, which has just begun, nothing is read.
+        b.say(Stage::Upload, End, 0);
+        b.steps(40, 2.0).say(Stage::Upload, Start, 4);
+        let told = together(&b.f, &[&n1, &n2, &idle]).map(|suspect| suspect.why());
+        assert_eq!(told.as_deref(), Some(all));
         // One rank alone reports the saves of all.
         b.say(Stage::Upload, End, 0);
         b.say(Stage::Upload, Start, 1);

@@ -278,39 +278,15 @@ fn finding(
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use super::*;
-    use crate::Run;
-    use stepwatch_wire::Event;
+    use crate::detectors::testing::Saver;
 
-    /// A trainer that saves 100 GB every 100 steps, or every 100 s.
-    struct Trainer {
-        run: Run,
-        step: i64,
-        out: Vec<Finding>,
+    fn trainer() -> Saver {
+        Saver::new(Kind::CkptRoom)
     }
 
-    impl Trainer {
-        fn new() -> Self {
-            let mut trainer = Self { run: Run::new("r", Ts(0), &Arc::default()), step: 0, out: Vec::new() };
-            trainer.say(r#""k":"hello","world":8"#);
-            trainer
-        }
-
-        fn say(&mut self, what: &str) {
-            let mut e = Event::parse(format!(r#"{{"run":"r","rank":0,{what}}}"#).as_bytes()).unwrap();
-            let now = Ts(1000 * self.step);
-            e.ts = Some(now.as_secs_f64());
-            self.run.event(now, "n:1", &e, &mut self.out);
-        }
-
-        fn moves(&mut self) -> &mut Self {
-            self.step += 100;
-            self.say(&format!(r#""k":"step","step":{},"m":{{"loss":2.0}}"#, self.step));
-            self
-        }
-
+    /// It saves 100 GB.
+    impl Saver {
         /// The save of this step begins or ends with so many GB free.
         fn save(&mut self, phase: &str, free: f64) -> &mut Self {
             let (step, free) = (self.step, free * 1e9);
@@ -327,15 +303,6 @@ mod tests {
             }
             self
         }
-
-        fn found(&self) -> Vec<(Change, Severity, String)> {
-            let found = self.out.iter().filter(|v| v.kind == Kind::CkptRoom);
-            found.map(|v| (v.change, v.severity, v.why.to_string())).collect()
-        }
-
-        fn changes(&self) -> Vec<(Change, Severity)> {
-            self.found().into_iter().map(|(change, severity, _)| (change, severity)).collect()
-        }
     }
 
     const TICKET: (Change, Severity) = (Change::Raise, Severity::Ticket);
@@ -344,13 +311,13 @@ mod tests {
 
     #[test]
     fn a_file_system_that_fills_is_a_ticket_and_then_a_page() {
-        let mut t = Trainer::new();
+        let mut t = trainer();
         t.ends(&[1050.0, 950.0, 850.0, 750.0, 650.0, 550.0, 450.0, 350.0]);
         assert!(t.found().is_empty(), "{:?}", t.found());
         t.ends(&[250.0]);
         assert_eq!(t.changes(), [TICKET]);
         assert_eq!(
-            t.found()[0].2,
+            t.found()[0].1,
             "2 more checkpoints fit: 250 GB are free where they are written, 100 GB less from save to save; at \
              one every 1m 40s it is full in 4m 10s; delete old checkpoints, or let the trainer keep fewer"
         );
@@ -359,7 +326,7 @@ mod tests {
         t.ends(&[50.0]);
         assert_eq!(t.changes(), [TICKET, PAGE]);
         assert_eq!(
-            t.found()[1].2,
+            t.found()[1].1,
             "50 GB are free where the checkpoints are written, and one takes 100 GB; less than one fits; the \
              next one is due in 1m 40s; delete old checkpoints, or let the trainer keep fewer"
         );
@@ -381,12 +348,12 @@ mod tests {
             [350.0, 250.0, 150.0, 50.0, 150.0, 50.0, 150.0, 50.0, 50.0, 150.0, 50.0, 150.0],
             [700.0, 600.0, 500.0, 500.0, 500.0, 500.0, 495.0, 503.0, 500.0, 500.0, 499.0, 501.0],
         ] {
-            let mut t = Trainer::new();
+            let mut t = trainer();
             t.ends(&free);
             assert!(t.found().is_empty(), "{free:?}: {:?}", t.found());
         }
         // It deletes the oldest after it has written one: 20 GB are left in between.
-        let mut t = Trainer::new();
+        let mut t = trainer();
         for _ in 0..12 {
             t.moves().save("start", 120.0).save("end", 20.0);
         }
@@ -395,7 +362,7 @@ mod tests {
 
     #[test]
     fn a_save_that_begins_without_room_is_a_page_if_the_space_falls() {
-        let mut t = Trainer::new();
+        let mut t = trainer();
         t.moves().save("end", 900.0);
         for free in [900.0, 800.0, 700.0, 600.0, 500.0, 400.0, 300.0] {
             t.moves().save("start", free).save("end", free - 100.0);
@@ -405,10 +372,10 @@ mod tests {
         assert_eq!(t.changes(), [TICKET], "the oldest may be deleted before the next one");
         t.moves().save("start", 90.0);
         assert_eq!(t.changes(), [TICKET, PAGE]);
-        let why = &t.found()[1].2;
+        let why = &t.found()[1].1;
         assert!(why.starts_with("90 GB are free") && !why.contains("due in"), "{why}");
         // It deletes the oldest before it writes one, and 58 GB more are gone.
-        let mut t = Trainer::new();
+        let mut t = trainer();
         t.moves().save("end", 60.0);
         for _ in 0..8 {
             t.moves().save("start", 60.0).save("end", 60.0);
@@ -420,11 +387,11 @@ mod tests {
 
     #[test]
     fn what_others_fill_is_no_page() {
-        let mut t = Trainer::new();
+        let mut t = trainer();
         t.ends(&[56_000.0, 49_000.0, 42_000.0, 35_000.0, 28_000.0, 21_000.0, 14_000.0, 3500.0]);
         assert_eq!(t.changes(), [TICKET]);
         assert_eq!(
-            t.found()[0].2,
+            t.found()[0].1,
             "3500 GB are free where the checkpoints are written, and one takes 100 GB; others fill it too: it \
              has 7000 GB less from save to save; at one every 1m 40s it is full in 50s; delete old checkpoints, \
              or let the trainer keep fewer"
@@ -433,7 +400,7 @@ mod tests {
 
     #[test]
     fn each_directory_is_judged_by_itself() {
-        let mut t = Trainer::new();
+        let mut t = trainer();
         for free in [1050.0, 950.0, 850.0, 750.0, 650.0, 550.0, 450.0, 350.0, 250.0, 150.0] {
             t.moves();
             for (path, free) in [("/scratch", 9000.0), ("/c", free)] {
@@ -444,12 +411,12 @@ mod tests {
             }
         }
         assert_eq!(t.changes(), [TICKET], "the other has room: {:?}", t.found());
-        assert_eq!(t.found()[0].2.split(':').next(), Some("2 more checkpoints fit"));
+        assert_eq!(t.found()[0].1.split(':').next(), Some("2 more checkpoints fit"));
     }
 
     #[test]
     fn what_is_found_late_is_no_room_before_a_save() {
-        let mut t = Trainer::new();
+        let mut t = trainer();
         for n in 0..10_i32 {
             t.moves();
             for (phase, free) in [("start", 30.0), ("end", 900.0 - f64::from(n))] {
@@ -464,7 +431,7 @@ mod tests {
 
     #[test]
     fn it_ends_with_the_run_and_outlives_a_restart() {
-        let mut t = Trainer::new();
+        let mut t = trainer();
         t.ends(&[950.0, 850.0, 750.0, 650.0, 550.0, 450.0, 350.0, 250.0]);
         assert_eq!(t.changes(), [TICKET]);
         t.step = 100;
@@ -476,7 +443,7 @@ mod tests {
 
     #[test]
     fn what_is_no_number_is_not_judged() {
-        let mut t = Trainer::new();
+        let mut t = trainer();
         for _ in 0..10 {
             t.moves();
             for free in ["\"NaN\"", "-1", "null", "\"much\"", "[1]"] {

@@ -228,56 +228,23 @@ impl ClockDetector for CkptSize {
 }
 
 fn finding(view: RunAt<'_>, change: Change, m: Measured, why: impl Into<Sentence>) -> Finding {
-    let severity = if change == Change::Raise { Severity::Ticket } else { Severity::Info };
-    Finding {
-        value: m.value,
-        expected: m.expected,
-        score: 1.0,
-        why: why.into(),
-        ..view.finding(Kind::CkptSize, "checkpoint_size", change, severity)
-    }
+    Finding { score: 1.0, ..view.ticket(Kind::CkptSize, "checkpoint_size", (change, m), why) }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use super::*;
-    use crate::Run;
-    use stepwatch_wire::Event;
+    use crate::detectors::testing::Saver;
 
-    /// A trainer that saves every 100 steps, or every 100 s.
-    struct Trainer {
-        run: Run,
-        step: i64,
-        out: Vec<Finding>,
+    fn trainer() -> Saver {
+        Saver::new(Kind::CkptSize)
     }
 
-    impl Trainer {
-        fn new() -> Self {
-            let mut trainer = Self { run: Run::new("r", Ts(0), &Arc::default()), step: 0, out: Vec::new() };
-            trainer.say(r#""k":"hello","world":8"#);
-            trainer.say(r#""k":"step","step":1,"m":{"loss":2.0}"#);
-            trainer
-        }
-
-        fn say(&mut self, what: &str) {
-            let mut e = Event::parse(format!(r#"{{"run":"r",{what}}}"#).as_bytes()).unwrap();
-            let now = Ts(1000 * self.step.max(1));
-            (e.ts, e.rank) = (Some(now.as_secs_f64()), e.rank.or(Some(0)));
-            self.run.event(now, "n:1", &e, &mut self.out);
-        }
-
-        fn moves(&mut self) -> i64 {
-            self.step += 100;
-            self.say(&format!(r#""k":"step","step":{},"m":{{"loss":2.0}}"#, self.step));
-            self.step
-        }
-
+    impl Saver {
         /// The next checkpoints have so many GB, under this path.
         fn saves_to(&mut self, path: &str, sizes: &[f64]) -> &mut Self {
             for size in sizes {
-                let step = self.moves();
+                let step = self.moves().step;
                 let bytes = size * 1e9;
                 self.say(&format!(
                     r#""k":"ckpt","phase":"end","step":{step},"path":"{path}{step}","bytes":{bytes}"#
@@ -295,17 +262,11 @@ mod tests {
                 r#""k":"ckpt","stage":"{stage}","phase":"{phase}","step":{step},"rank":{rank}"#
             ));
         }
-
-        /// What was found: the change and the words.
-        fn found(&self) -> Vec<(Change, String)> {
-            let found = self.out.iter().filter(|v| v.kind == Kind::CkptSize);
-            found.map(|v| (v.change, v.why.to_string())).collect()
-        }
     }
 
     #[test]
     fn a_smaller_one_is_a_ticket_until_one_has_the_usual_size() {
-        let mut t = Trainer::new();
+        let mut t = trainer();
         t.saves(&[1220.0, 1220.0, 1220.0, 1220.0, 610.0]);
         assert!(t.found().is_empty(), "it may be the last one: {:?}", t.found());
         t.moves();
@@ -329,7 +290,7 @@ mod tests {
 
     #[test]
     fn the_model_alone_at_the_end_of_the_run_is_no_ticket() {
-        let mut t = Trainer::new();
+        let mut t = trainer();
         t.saves(&[1220.0, 1220.0, 1220.0, 1220.0, 407.0]);
         t.run.look(Ts(1_000_000), &mut t.out);
         t.say(r#""k":"hb""#);
@@ -339,7 +300,7 @@ mod tests {
 
     #[test]
     fn sizes_that_recur_or_vary_a_little_are_fine() {
-        let mut t = Trainer::new();
+        let mut t = trainer();
         t.saves(&[100.0, 14.0, 100.0, 14.0, 100.0, 14.0, 97.0, 14.5, 104.0, 100.0]);
         t.saves_to("/ckpt/model_only_", &[7.0, 7.0]).saves(&[150.0]);
         assert!(t.found().is_empty(), "{:?}", t.found());
@@ -347,7 +308,7 @@ mod tests {
 
     #[test]
     fn a_small_size_that_stays_is_usual_from_the_third_on() {
-        let mut t = Trainer::new();
+        let mut t = trainer();
         t.saves(&[100.0, 100.0, 100.0, 100.0, 50.0]).moves();
         t.saves(&[50.0]);
         assert_eq!(t.found().len(), 1);
@@ -359,11 +320,11 @@ mod tests {
 
     #[test]
     fn another_world_and_another_attempt_are_learned_anew() {
-        let mut t = Trainer::new();
+        let mut t = trainer();
         t.saves(&[100.0, 100.0, 100.0, 100.0]).say(r#""k":"hello","world":4"#);
         t.saves(&[50.0, 50.0]);
         assert!(t.found().is_empty(), "{:?}", t.found());
-        let mut t = Trainer::new();
+        let mut t = trainer();
         t.saves(&[100.0, 100.0, 100.0, 100.0, 50.0]).moves();
         t.step = 200;
         t.moves();
@@ -375,9 +336,9 @@ mod tests {
 
     #[test]
     fn one_that_failed_is_not_reported_twice() {
-        let mut t = Trainer::new();
+        let mut t = trainer();
         t.saves(&[100.0, 100.0, 100.0, 100.0]);
-        let step = t.moves();
+        let step = t.moves().step;
         t.stage("save", "fail", step, 0);
         t.say(&format!(r#""k":"ckpt","phase":"end","step":{step},"path":"/ckpt/step_{step}","bytes":1e9"#));
         assert!(t.found().is_empty(), "{:?}", t.found());
@@ -386,18 +347,18 @@ mod tests {
 
     #[test]
     fn one_whose_end_may_have_gone_unheard_is_not_incomplete() {
-        let mut t = Trainer::new();
+        let mut t = trainer();
         for _ in 0..3 {
-            let step = t.moves();
+            let step = t.moves().step;
             ["start", "end"].iter().for_each(|phase| t.stage("durable", phase, step, 0));
         }
-        let step = t.moves();
+        let step = t.moves().step;
         t.stage("durable", "start", step, 0);
         t.run.state.source_down(Ts(1000 * step), "n:2", None, "refused");
         t.stage("save", "end", step, 0);
         t.run.state.source_up(Ts(1000 * step + 1000), "n:2");
         for _ in 0..3 {
-            let step = t.moves();
+            let step = t.moves().step;
             ["start", "end"].iter().for_each(|phase| t.stage("durable", phase, step, 0));
         }
         assert!(t.found().is_empty(), "{:?}", t.found());
@@ -405,9 +366,9 @@ mod tests {
 
     #[test]
     fn one_that_later_ones_overtook_is_a_ticket_with_the_rank_that_did_not_end() {
-        let mut t = Trainer::new();
-        let durable = |t: &mut Trainer, ends: bool| {
-            let step = t.moves();
+        let mut t = trainer();
+        let durable = |t: &mut Saver, ends: bool| {
+            let step = t.moves().step;
             t.stage("save", "end", step, 0);
             for rank in 0..2 {
                 t.stage("durable", "start", step, rank);
@@ -440,7 +401,7 @@ mod tests {
 
     #[test]
     fn it_ends_with_the_run() {
-        let mut t = Trainer::new();
+        let mut t = trainer();
         t.saves(&[100.0, 100.0, 100.0, 100.0, 50.0]).moves();
         t.say(r#""k":"bye","code":0"#);
         assert_eq!(t.found()[1], (Change::Clear, "the run ended".to_owned()));

@@ -169,14 +169,9 @@ impl ClockDetector for CkptSlow {
 fn finding(view: RunAt<'_>, change: Change, m: Measured, why: impl Into<Sentence>) -> Finding {
     let storage = Suspect::new(Target::Storage(Storage::SlowCheckpoints), Observation::CheckpointSlower);
     let raises = change == Change::Raise;
-    let severity = if raises { Severity::Ticket } else { Severity::Info };
     Finding {
-        value: m.value,
-        expected: m.expected,
-        score: if m.expected > 0.0 { m.value / m.expected } else { 0.0 },
-        why: why.into(),
         suspects: if raises { vec![storage] } else { Vec::new() },
-        ..view.finding(Kind::CkptSlow, "checkpoint_time", change, severity)
+        ..view.ticket(Kind::CkptSlow, "checkpoint_time", (change, m), why)
     }
 }
 

@@ -154,16 +154,11 @@ fn finding(view: RunAt<'_>, change: Change, m: Measured, why: impl Into<Sentence
     let f = view.run;
     let storage = Suspect::new(Target::Storage(Storage::OfCheckpoints), Observation::CheckpointOpen);
     let raises = change == Change::Raise;
-    let severity = if raises { Severity::Ticket } else { Severity::Info };
     let oldest = CkptUpload::oldest(f).map(|(step, _)| step);
     Finding {
         start_step: oldest.or(f.checkpoints.last_step).or(f.last_step).unwrap_or(0),
-        value: m.value,
-        expected: m.expected,
-        score: if m.expected > 0.0 { m.value / m.expected } else { 0.0 },
-        why: why.into(),
         suspects: if raises { vec![storage] } else { Vec::new() },
-        ..view.finding(Kind::CkptUpload, "upload_lag", change, severity)
+        ..view.ticket(Kind::CkptUpload, "upload_lag", (change, m), why)
     }
 }
 

@@ -17,7 +17,7 @@ use stepwatch_wire::names::setting::DIFFERS_BY_RANK;
 use stepwatch_wire::setting::{ARGUMENT, Topic, topic};
 
 use crate::detector::{ClockDetector, RunAt};
-use crate::run::{ConfigGroups, RunState, Setup, Variant};
+use crate::run::{ConfigGroups, RunState, Setup, SlowerSetup, Variant};
 use crate::stats::latch::Latch;
 use stepwatch_model::time::{Span, Ts};
 use stepwatch_model::{
@@ -161,6 +161,10 @@ impl ConfigDrift {
         }
         let mut v = finding(view, Change::Raise, Severity::Ticket, sentence(f, &all));
         v.value = all.len() as f64;
+        if let Some(slower) = slower(f, &all) {
+            let target = Target::Setting { key: slower.key.clone() };
+            v.suspects.push(Suspect::new(target, slower.observation(None)));
+        }
         for d in &all {
             for node in d.nodes.iter().chain(d.even.into_iter().flatten()).take(NAMED) {
                 let target = Target::node(node);
@@ -250,6 +254,11 @@ fn observation(d: &Difference<'_>) -> Observation {
     }
 }
 
+/// The difference that makes some of the nodes slower.
+fn slower(f: &RunState, all: &[Difference<'_>]) -> Option<SlowerSetup> {
+    f.slower_setup().filter(|slower| all.iter().any(|d| d.key == slower.key))
+}
+
 fn sentence(f: &RunState, all: &[Difference<'_>]) -> Sentence {
     let [first, rest @ ..] = all else { return Sentence::default() };
     let total = f.nodes.len();
@@ -273,7 +282,7 @@ fn sentence(f: &RunState, all: &[Difference<'_>]) -> Sentence {
     if rest.len() >= NAMED {
         why.add(clause!("and {more} more", more = rest.len() + 1 - NAMED));
     }
-    if let Some(slower) = f.slower_setup().filter(|slower| all.iter().any(|d| d.key == slower.key)) {
+    if let Some(slower) = slower(f, all) {
         why.add(clause!("{seen}", seen = &slower.observation(None)));
     }
     why

@@ -1,9 +1,13 @@
 //! Synthetic runs for the tests of the detectors.
 
+use std::sync::Arc;
+
+use crate::Run;
 use crate::detectors::Detectors;
 use crate::sample::{StepClass, StepSample};
 use stepwatch_model::time::Ts;
 use stepwatch_model::{Change, Finding, Kind, Severity};
+use stepwatch_wire::Event;
 
 /// Pseudo-random noise, roughly normal, the same for a seed.
 #[derive(Debug, Clone)]
@@ -83,4 +87,50 @@ pub(crate) fn open(findings: &[Finding]) -> Vec<Kind> {
         }
     }
     open
+}
+
+/// A trainer that makes 100 steps of a second between two saves, and what is found of a kind.
+#[derive(Debug)]
+pub(crate) struct Saver {
+    kind: Kind,
+    pub(crate) run: Run,
+    pub(crate) step: i64,
+    pub(crate) out: Vec<Finding>,
+}
+
+impl Saver {
+    pub(crate) fn new(kind: Kind) -> Self {
+        let run = Run::new("r", Ts(0), &Arc::default());
+        let mut trainer = Self { kind, run, step: 0, out: Vec::new() };
+        trainer.say(r#""k":"hello","world":8"#);
+        trainer.say(r#""k":"step","step":1,"m":{"loss":2.0}"#);
+        trainer
+    }
+
+    /// A rank reports this, the first one if none is named.
+    pub(crate) fn say(&mut self, what: &str) {
+        let mut e = Event::parse(format!(r#"{{"run":"r",{what}}}"#).as_bytes()).unwrap();
+        let now = Ts(1000 * self.step.max(1));
+        (e.ts, e.rank) = (Some(now.as_secs_f64()), e.rank.or(Some(0)));
+        self.run.event(now, "n:1", &e, &mut self.out);
+    }
+
+    pub(crate) fn moves(&mut self) -> &mut Self {
+        self.step += 100;
+        self.say(&format!(r#""k":"step","step":{},"m":{{"loss":2.0}}"#, self.step));
+        self
+    }
+
+    fn of_kind(&self) -> impl Iterator<Item = &Finding> {
+        self.out.iter().filter(|v| v.kind == self.kind)
+    }
+
+    /// What was found: the change and the words.
+    pub(crate) fn found(&self) -> Vec<(Change, String)> {
+        self.of_kind().map(|v| (v.change, v.why.to_string())).collect()
+    }
+
+    pub(crate) fn changes(&self) -> Vec<(Change, Severity)> {
+        self.of_kind().map(|v| (v.change, v.severity)).collect()
+    }
 }

@@ -18,7 +18,7 @@ use stepwatch_wire::{CkptPhase, Event};
 
 use super::checkpoints::{Checkpoints, Outcome, SaveReport, Written, keep, median};
 use super::loads::Loads;
-use super::save_windows::{SaveWindows, StepTime};
+use super::save_windows::{SaveWindows, Slowing, StepTime};
 use super::sizes::{Sizes, Sort};
 use super::stages::{CheckpointStages, Stage, StageReport, Stages};
 
@@ -46,6 +46,11 @@ impl Checkpoints {
     /// What steps take while checkpoints are written or uploaded, and otherwise.
     pub(crate) fn windows(&self) -> Option<&SaveWindows> {
         self.stages()?.windows()
+    }
+
+    /// The stage of saves in which steps surely take longer.
+    pub(crate) fn slowing(&self) -> Option<Slowing> {
+        self.windows()?.slowing()
     }
 
     /// Steps of training, of so many seconds each, ended at this time.
@@ -95,7 +100,7 @@ impl Checkpoints {
         if stages.find(step).is_some_and(|one| one.has_failed_to_save()) {
             stages.renew(step);
         }
-        stages.of_step(step).take(r);
+        stages.take(step, r);
     }
 
     /// A save of this attempt ended.
@@ -113,7 +118,7 @@ impl Checkpoints {
             self.in_progress = None;
             return;
         };
-        let took = stages.of_step(step).take(r);
+        let took = stages.take(step, r);
         stages.moved(r, took);
         let one = stages.of_step(step);
         if one.saved_at.is_some() {
@@ -139,7 +144,7 @@ impl Checkpoints {
     pub(crate) fn save_failed(&mut self, r: &StageReport, is_old: bool, why: &str) {
         self.failed(r.now, r.step, why);
         if let Some(step) = r.step.filter(|_| !is_old) {
-            self.stages.get_or_insert_default().of_step(step).take(r);
+            self.stages.get_or_insert_default().take(step, r);
         }
     }
 
@@ -216,7 +221,7 @@ impl Checkpoints {
             return;
         }
         let stages = self.stages.get_or_insert_default();
-        let took = stages.of_step(step).take(r);
+        let took = stages.take(step, r);
         stages.moved(r, took);
         let one = stages.of_step(step);
         match (one.is_complete(reaches), one.counted) {

@@ -21,7 +21,7 @@ const EACH: usize = 2;
 const MANY: f64 = 2.0;
 const FALL: f64 = 0.75;
 
-/// The last time in which any node saved, by our clock.
+/// A time in which any node saved, by our clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Spell {
     pub(crate) since: Ts,
@@ -43,6 +43,10 @@ struct Rate {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct SavingNodes {
     last: Option<Spell>,
+    /// The one before it: of one that has just begun nothing is read yet.
+    before: Option<Spell>,
+    /// Ranks began since their nodes were counted last with one that ended.
+    rises: bool,
     /// What ranks moved in the present spell, and the seconds that each of them took.
     bytes: f64,
     secs: f64,
@@ -67,23 +71,30 @@ impl SavingNodes {
         }
     }
 
-    /// So many nodes save since then.
-    pub(super) fn follow(&mut self, now: Ts, nodes: u32) {
+    /// A rank began to save, or ended, and so many nodes were counted. `is_open`: any rank saves
+    /// since.
+    pub(super) fn follow(&mut self, now: Ts, began: bool, nodes: u32, is_open: bool) {
+        self.rises = began;
         match &mut self.last {
             Some(spell) if spell.until.is_none() => {
                 spell.nodes = spell.nodes.max(nodes);
-                if nodes == 0 {
+                if !is_open {
                     spell.until = Some(now);
                     let nodes = spell.nodes;
                     self.close(nodes);
                 }
             }
-            last if nodes > 0 => {
-                *last = Some(Spell { since: now, until: None, nodes });
+            last if is_open && nodes > 0 => {
+                self.before = last.replace(Spell { since: now, until: None, nodes });
                 (self.bytes, self.secs) = (0.0, 0.0);
             }
             _ => {}
         }
+    }
+
+    /// Whether more nodes may save than were counted.
+    pub(super) fn rises(&self) -> bool {
+        self.rises
     }
 
     fn close(&mut self, nodes: u32) {
@@ -93,8 +104,9 @@ impl SavingNodes {
         }
     }
 
-    pub(crate) fn last(&self) -> Option<Spell> {
-        self.last
+    /// The last spell and the one before it.
+    pub(crate) fn spells(&self) -> impl Iterator<Item = Spell> {
+        self.last.into_iter().chain(self.before)
     }
 
     /// Whether ranks are slower the more nodes save at once.
@@ -121,11 +133,11 @@ mod tests {
     /// A spell of so many nodes, each of whose ranks writes a gigabyte in so many seconds.
     fn spell(s: &mut SavingNodes, at: &mut i64, nodes: u32, secs: i64) {
         for n in 1..=nodes {
-            s.follow(Ts(*at), n);
+            s.follow(Ts(*at), true, n, true);
         }
         for left in (0..nodes).rev() {
             s.moved(1e9, Span::secs(secs));
-            s.follow(Ts(*at + 1000 * secs), left);
+            s.follow(Ts(*at + 1000 * secs), false, left, left > 0);
         }
         *at += 1_000_000;
     }
@@ -141,7 +153,9 @@ mod tests {
         let found = s.shared_rate().expect("four times as many are a quarter as fast");
         assert_eq!((found.nodes, found.fewer), (16, 4));
         assert!((found.rate_of_fewer / found.rate - 4.0).abs() < 0.1, "{found:?}");
-        assert_eq!(s.last(), Some(Spell { since: Ts(3_000_000), until: Some(Ts(3_012_000)), nodes: 4 }));
+        let spell = |since, until, nodes| Spell { since: Ts(since), until: Some(Ts(until)), nodes };
+        let last = [spell(3_000_000, 3_012_000, 4), spell(2_000_000, 2_048_000, 16)];
+        assert_eq!(s.spells().collect::<Vec<_>>(), last);
     }
 
     #[test]

@@ -7,6 +7,8 @@
 //! `save_windows.rs`, and what people see of them in `stages/table.rs`.
 
 mod table;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -20,9 +22,14 @@ use stepwatch_wire::{CkptPhase, Event, Value};
 
 pub use table::{CheckpointStages, StageTimes};
 
-/// The most steps whose stages are kept, and the most ranks that are followed in one stage.
+/// The most steps whose stages are kept, the most ranks that are followed in one stage, and in all.
 const STEPS_KEPT: usize = 16;
-const RANKS_KEPT: usize = 256;
+const RANKS_KEPT: usize = 4096;
+const OPEN_KEPT: usize = 2 * RANKS_KEPT;
+/// Up to so many ranks in a stage their nodes are counted with each that begins, and then with one
+/// of so many, and with the first that ends.
+const COUNTED: usize = 256;
+const COUNTED_AGAIN: usize = 32;
 /// The most times of the same sort that are kept.
 const TIMES_KEPT: usize = 8;
 /// The longest path that is kept, in bytes. A part of a longer one would lead nowhere.
@@ -234,6 +241,18 @@ impl Staged {
             .flat_map(|r| r.open.keys().copied())
     }
 
+    /// The number of ranks in all of its stages.
+    fn open(&self) -> usize {
+        self.records.iter().map(|record| record.open.len()).sum()
+    }
+
+    /// Follows the rank of a report no more.
+    fn forget(&mut self, r: &StageReport) {
+        if let Some(record) = self.records.get_mut(r.stage as usize) {
+            record.open.remove(&r.rank);
+        }
+    }
+
     fn is_open(&self) -> bool {
         self.saved_at.is_some() && !self.counted && !self.has_failed()
     }
@@ -357,6 +376,16 @@ impl Stages {
         &mut self.steps[at]
     }
 
+    /// Takes a report about the checkpoint of a step. Returns how long the rank was in the stage,
+    /// if it leaves the stage now.
+    pub(super) fn take(&mut self, step: i64, r: &StageReport) -> Option<Span> {
+        let took = self.of_step(step).take(r);
+        if r.phase == CkptPhase::Start && self.steps.iter().map(Staged::open).sum::<usize>() > OPEN_KEPT {
+            self.of_step(step).forget(r);
+        }
+        took
+    }
+
     /// Drops what matters least: what is older than the last checkpoint that counts, then what does
     /// not wait. The one that has waited longest stays.
     fn make_room(&mut self) {
@@ -404,17 +433,30 @@ impl Stages {
     }
 
     /// The ranks that are in the stage of a report, after it was taken.
-    pub(crate) fn ranks_with(&self, r: &StageReport) -> impl Iterator<Item = u32> {
+    fn ranks_with(&self, r: &StageReport) -> impl Iterator<Item = u32> {
         self.record_of(r).into_iter().flat_map(|record| record.open.keys().copied())
     }
 
+    /// The ranks whose nodes are counted with a report that was taken: all that were in the stage
+    /// until then, if they may be more than before.
+    pub(crate) fn counted_with(&self, r: &StageReport) -> impl Iterator<Item = u32> {
+        let of_stage = self.nodes.get(r.stage as usize);
+        let open = self.record_of(r).map_or(0, |record| record.open.len());
+        let counts = of_stage.is_some_and(|nodes| match r.phase {
+            CkptPhase::Start => open <= COUNTED || open.is_multiple_of(COUNTED_AGAIN),
+            CkptPhase::End | CkptPhase::Fail => nodes.as_deref().is_some_and(SavingNodes::rises),
+        });
+        self.ranks_with(r).chain([r.rank]).filter(move |_| counts)
+    }
+
     /// Follows when stages are at work, after a report was taken. `nodes`: those of the ranks that
-    /// are in the stage.
+    /// are counted with it.
     pub(crate) fn follow(&mut self, r: &StageReport, nodes: u32) {
         let is_open = self.ranks_with(r).next().is_some();
         let (waits, asynchronous) = (self.waiting().next().is_some(), self.is_asynchronous());
         if let Some(of_stage) = self.nodes.get_mut(r.stage as usize) {
-            of_stage.get_or_insert_default().follow(r.now, nodes);
+            let of_stage = of_stage.get_or_insert_default();
+            of_stage.follow(r.now, r.phase == CkptPhase::Start, nodes, is_open);
         }
         let windows = self.windows.get_or_insert_default();
         let stage = if r.stage == Stage::Upload { SaveStage::Upload } else { SaveStage::Write };
@@ -491,85 +533,4 @@ fn push(times: &mut VecDeque<f64>, secs: f64) {
         times.pop_front();
     }
     times.push_back(secs.max(0.0));
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use CkptPhase::{End, Fail, Start};
-
-    fn report(stage: Stage, phase: CkptPhase, step: Option<i64>, rank: u32, at: i64) -> StageReport {
-        let at = Ts(1000 * at);
-        StageReport { stage, phase, step, rank, now: at, at, secs: None, bytes: None, seen: false }
-    }
-
-    #[test]
-    fn a_stage_ends_with_the_last_rank_that_began_it() {
-        let mut one = Staged::new(100);
-        for (phase, rank) in [(Start, 0), (Start, 1), (End, 0)] {
-            one.take(&report(Stage::Write, phase, Some(100), rank, 5));
-        }
-        assert!(!one.is_complete(Stage::Write));
-        one.take(&report(Stage::Write, End, Some(100), 1, 9));
-        assert!(one.is_complete(Stage::Write) && !one.is_complete(Stage::Durable));
-        assert_eq!(one.took(Ts(9000)), Some(4.0));
-        one.take(&report(Stage::Upload, Fail, Some(100), 0, 10));
-        assert!(one.has_failed() && !one.is_complete(Stage::Write));
-    }
-
-    #[test]
-    fn only_so_many_steps_are_kept_and_the_oldest_that_waits_is_one() {
-        let mut stages = Stages { reaches: Stage::Durable, ..Stages::default() };
-        stages.of_step(0).counted = true;
-        for step in 1..100 {
-            stages.of_step(step).saved_at = Some(Ts(step));
-            assert!(stages.steps.len() <= STEPS_KEPT);
-        }
-        let waiting: Vec<i64> = stages.waiting().map(|one| one.step).collect();
-        assert_eq!((waiting.len(), waiting[0], waiting.last()), (STEPS_KEPT - 1, 1, Some(&99)));
-        stages.of_step(50).counted = true;
-        assert!(stages.waiting().all(|one| one.step > 50), "a later one counts");
-        assert!(Stages { reaches: Stage::Save, ..stages }.waiting().next().is_none());
-    }
-
-    #[test]
-    fn a_report_without_a_step_is_about_the_oldest_that_waits_for_it() {
-        let mut stages = Stages { reaches: Stage::Write, ..Stages::default() };
-        for step in [10, 20] {
-            stages.of_step(step).saved_at = Some(Ts(step));
-        }
-        let (start, end) = (report(Stage::Write, Start, None, 0, 1), report(Stage::Write, End, None, 0, 2));
-        assert_eq!(stages.meant(&start), Some(10));
-        stages.of_step(10).take(&start);
-        assert_eq!((stages.meant(&start), stages.meant(&end)), (Some(20), Some(10)));
-    }
-
-    #[test]
-    fn one_that_two_later_ones_overtook_is_incomplete_unless_many_are() {
-        let of = |counted: &[bool]| {
-            let mut stages = Stages { reaches: Stage::Durable, ..Stages::default() };
-            for (step, counted) in (1..).zip(counted) {
-                let one = stages.of_step(step);
-                (one.saved_at, one.counted) = (Some(Ts(step)), *counted);
-            }
-            stages.overtaken().map(|(one, later)| (one.step, later))
-        };
-        assert_eq!(of(&[true, true, false, true]), None, "the next one may have been faster");
-        assert_eq!(of(&[true, true, false, true, true]), Some((3, 2)));
-        assert_eq!(of(&[true, false, true, true]), None, "four complete ones are needed");
-        assert_eq!(of(&[true, true, false, true, true, true, true, true]), None, "five are complete since");
-        let tenth: Vec<bool> = (1..16).map(|step| step % 3 == 0).collect();
-        assert_eq!(of(&tenth), None, "only some are to become durable");
-    }
-
-    #[test]
-    fn each_rank_of_a_load_has_its_own_time() {
-        let mut stages = Stages::default();
-        let mut load = |phase, rank, at| stages.take_load(&report(Stage::Load, phase, None, rank, at));
-        assert_eq!((load(Start, 0, 0), load(Start, 1, 10)), (None, None));
-        assert_eq!((load(End, 0, 30), load(End, 1, 90)), (Some(Span::secs(30)), Some(Span::secs(80))));
-        assert_eq!(load(End, 1, 900), None, "it did not begin");
-        assert_eq!((load(Start, 0, 1000), load(Start, 0, 2000)), (None, None));
-        assert_eq!(load(Fail, 0, 2060), Some(Span::secs(60)), "the first was interrupted");
-    }
 }

@@ -109,6 +109,18 @@ impl Format for Generic {
 }
 
 impl Generic {
+    /// The step that was published last.
+    pub(crate) fn last_step(&self) -> Option<i64> {
+        self.last_step
+    }
+
+    /// The log begins after so many steps of epochs that it does not show.
+    pub(crate) fn begins_after(&mut self, steps: i64) {
+        if self.before.is_none() {
+            self.offset = steps.clamp(0, MAX_STEP);
+        }
+    }
+
     /// Reads a line by itself.
     fn read(&mut self, line: &Line<'_>, out: &mut Out<'_>) -> Outcome {
         if line.text.len() > MAX_LINE || !line.text.bytes().any(|b| b.is_ascii_digit()) {
@@ -122,6 +134,10 @@ impl Generic {
         let evaluates = if let Some(bar) = tqdm::bar(line.text).or_else(|| tqdm::endless(line.text)) {
             let total = Some(bar.total).filter(|t| *t > 0);
             let seen = |n: i64| self.before.is_some_and(|b| b.step == n && b.of == total);
+            // Lightning draws it anew at 0, under the old epoch and then the new one.
+            if bar.n == 0 && total.is_some_and(seen) {
+                return Outcome::Ignored;
+            }
             let again = seen(bar.n) || self.lost && seen(bar.n.saturating_add(1));
             // A bar is drawn with the loss of a step before it counts that step.
             let lost = again && !self.lost && loss_is_lost(&bar);

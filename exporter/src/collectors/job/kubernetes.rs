@@ -319,7 +319,9 @@ impl KubernetesReader {
         let mut queue: Queue =
             self.list(&api, PENDING, |queue: &mut Queue, pod: Pod| queue.take(&gpus, pod)).await?;
         let is_due = self.running.as_ref().is_none_or(|running| now >= running.again);
-        let is_due = is_due || self.places.have_begun(&queue.placed);
+        // A list that failed rests, whatever has begun.
+        let rests = self.running.as_ref().is_some_and(|running| running.held.is_err());
+        let is_due = is_due || !rests && self.places.have_begun(&queue.placed);
         let mut placed = core::mem::take(&mut queue.placed);
         let running = if is_due { self.list_running(&api, now, &mut placed).await } else { Ok(false) };
         self.places.take(placed, matches!(running, Ok(true)));

@@ -90,7 +90,7 @@ impl Run {
     fn follow(&mut self, r: &StageReport) {
         let f = &mut self.state;
         let Some(stages) = f.checkpoints.stages_mut() else { return };
-        let ranks = stages.ranks_with(r).filter_map(|rank| f.ranks.get(&rank)?.node.as_deref());
+        let ranks = stages.counted_with(r).filter_map(|rank| f.ranks.get(&rank)?.node.as_deref());
         let nodes = ranks.collect::<BTreeSet<&str>>().len() as u32;
         stages.follow(r, nodes);
     }
@@ -127,4 +127,34 @@ impl Run {
 
 fn why(e: &Event) -> &str {
     e.text.as_deref().unwrap_or("the trainer reported a failure")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::run::SavingNodes;
+
+    #[test]
+    fn all_nodes_that_save_are_counted_however_many_ranks_they_have() {
+        let mut run = Run::new("r", Ts(0), &Arc::default());
+        let mut out = Vec::new();
+        for phase in ["start", "end"] {
+            for rank in 0..800 {
+                let node = rank / 8;
+                let event = format!(
+                    r#"{{"k":"ckpt","run":"r","rank":{rank},"node":"n{node}","stage":"write","phase":"{phase}","step":100}}"#
+                );
+                let e = Event::parse(event.as_bytes()).unwrap();
+                run.event(Ts(1000), &format!("n{node}:1"), &e, &mut out);
+            }
+        }
+        let stages = run.state.checkpoints.stages().unwrap();
+        let spells: Vec<_> = stages.saving_nodes().flat_map(SavingNodes::spells).collect();
+        assert_eq!(
+            spells.iter().map(|spell| (spell.nodes, spell.until)).collect::<Vec<_>>(),
+            [(100, Some(Ts(1000)))]
+        );
+    }
 }

@@ -319,7 +319,9 @@ fn half_of_the_nodes_with_another_driver_compute_longer_and_the_figures_say_so()
     for step in 1..=60 {
         timed(&mut b, "llama", 0, step, &[("n1", 1.0), ("n2", 1.01), ("n3", 1.3), ("n4", 1.31)], 2.0);
     }
+    assert_eq!(b.summary(), [(Kind::ConfigDrift, Severity::Ticket, State::Open)], "not also a straggler");
     let i = b.incidents.iter().find(|i| i.kind == Kind::ConfigDrift);
+    assert_eq!(i.map(|i| &i.suspects[0].target), Some(&setting("driver")));
     let summary = i.map(|i| i.summary.to_string()).unwrap_or_default();
     assert!(summary.starts_with("the 4 nodes of the run are set up differently: driver is "), "{summary}");
     let figures = "driver is 570.86.10 on 2 nodes, whose ranks compute 1.";

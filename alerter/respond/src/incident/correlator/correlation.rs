@@ -13,7 +13,9 @@ use crate::incident::has_a_say;
 use crate::incident::open::Incident;
 use crate::incident::report::{Report, View};
 use crate::matcher::Labels;
-use stepwatch_model::{Cause, Context, Finding, Kind, Origin, Reporter, Scope, Severity, Span, Subject, Ts};
+use stepwatch_model::{
+    Cause, Context, Finding, Kind, Observation, Origin, Reporter, Scope, Severity, Span, Subject, Suspect, Ts,
+};
 
 /// How long before a run stopped its node may have been faulty for that to be the reason.
 const BEFORE_STANDSTILL: Span = Span::secs(600);
@@ -116,7 +118,7 @@ impl Incident {
         }
         match &context.scope {
             Scope::Alert(_) => self.covers(context, cause) || physical(cause) && self.hits(now, context, v),
-            Scope::Run(_) if self.went_dark(context, cause) => true,
+            Scope::Run(_) if self.went_dark(context, cause) || self.is_of_the_drift(context, v) => true,
             Scope::Run(run) => {
                 let before = match cause {
                     Cause::Progress => BEFORE_STANDSTILL,
@@ -189,6 +191,19 @@ impl Incident {
         }
     }
 
+    /// Whether the run is slow because its nodes are set up differently: of the two, one is
+    /// reported here, and the other one now.
+    fn is_of_the_drift(&self, context: &Context, v: &Finding) -> bool {
+        let mut of_run = self.raised.keys().filter(|(s, _)| s.scope == context.scope).map(|(_, kind)| *kind);
+        match v.kind.cause() {
+            Cause::Speed => is_explained(&v.suspects) && of_run.any(|kind| kind == Kind::ConfigDrift),
+            Cause::Config if v.kind == Kind::ConfigDrift => {
+                is_explained(&self.record.suspects) && of_run.any(|kind| kind.cause() == Cause::Speed)
+            }
+            _ => false,
+        }
+    }
+
     fn is_physical(&self) -> bool {
         self.subjects.iter().any(|s| physical(s.cause))
     }
@@ -197,6 +212,12 @@ impl Incident {
 /// Whether the reporters of the incident and of the subject may each act on the other's labels.
 pub(crate) fn may_be_one(i: &Incident, subject: &Subject, labels: &Labels) -> bool {
     has_a_say(subject, &i.record.labels) && i.has_a_say(labels)
+}
+
+/// Whether the first suspect is a setting by which nodes differ, and which makes some of them slower.
+fn is_explained(suspects: &[Suspect]) -> bool {
+    let is_slower = |seen: &Observation| matches!(seen, Observation::SettingComputesLonger { .. });
+    suspects.first().is_some_and(|first| first.observations().any(is_slower))
 }
 
 fn physical(cause: Cause) -> bool {

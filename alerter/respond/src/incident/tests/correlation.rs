@@ -6,7 +6,10 @@ use super::raised;
 use crate::config::ResponderConfig;
 use crate::effect::Tx;
 use crate::incident::manager::Manager;
-use stepwatch_model::{Cause, Context, Finding, Kind, RunSummary, Scope, Severity, Span, Subject, Ts};
+use stepwatch_model::{
+    Cause, Change, Context, Finding, Kind, Num, Observation, RunSummary, Scope, Severity, Span, Subject,
+    Suspect, Target, Ts,
+};
 
 /// A finding: seconds after the beginning, its context, and what it is.
 type Reported = (i64, Context, Kind, Severity);
@@ -79,6 +82,46 @@ fn a_node_that_is_faulty_under_a_run_that_stopped_or_slowed_down_shortly_before(
         one(slow(), faulty(1800, Kind::Throttle, "a")) && !one(slow(), faulty(1801, Kind::Throttle, "a"))
     );
     assert!(!one(slow(), faulty(5, Kind::NodeFault, "a")), "a host has troubles that slow nothing down");
+}
+
+#[test]
+fn a_run_that_is_slow_because_its_nodes_are_set_up_differently() {
+    let setting = || {
+        let longer = Observation::SettingComputesLonger {
+            key: "driver".into(),
+            value: "550".into(),
+            expected: "570".into(),
+            nodes: 4,
+            others: 4,
+            seconds: Num(3.3),
+            usual: Num(2.8),
+            step: None,
+        };
+        vec![Suspect::new(Target::Setting { key: "driver".into() }, longer)]
+    };
+    let slow = |kind, suspects| Finding { suspects, ..raised(at(10), kind, TICKET) };
+    let drift = || raised(at(60), Kind::ConfigDrift, TICKET);
+    let book = |story: &[Finding]| {
+        let mut book = Manager::new(ResponderConfig::default());
+        for v in story {
+            book.finding(&mut Tx::new(v.ts, &mut Vec::new()), &run("a", 0), v);
+        }
+        book
+    };
+    let kinds = |book: &Manager| book.open.values().map(|i| i.record.kind).collect::<Vec<_>>();
+    for story in [[slow(Kind::Straggler, setting()), drift()], [drift(), slow(Kind::MfuDroop, setting())]] {
+        let mut both = book(&story);
+        assert_eq!(kinds(&both), [Kind::ConfigDrift], "the cause names it, whichever comes first");
+        let over = story.iter().find(|v| v.kind != Kind::ConfigDrift).map(|v| v.kind).unwrap();
+        let over = Finding { change: Change::Clear, ..raised(at(90), over, Severity::Info) };
+        both.finding(&mut Tx::new(at(90), &mut Vec::new()), &run("a", 0), &over);
+        let left: Vec<Kind> =
+            both.open.values().flat_map(|i| i.raised.keys().map(|(_, kind)| *kind)).collect();
+        assert_eq!(left, [Kind::ConfigDrift], "the drift stands");
+    }
+    let apart = [slow(Kind::Straggler, Vec::new()), drift()];
+    assert_eq!(book(&apart).open.len(), 2, "nothing says that the drift makes it slow");
+    assert_eq!(book(&[slow(Kind::LossSpike, setting()), drift()]).open.len(), 2);
 }
 
 #[test]

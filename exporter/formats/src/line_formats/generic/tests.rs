@@ -298,6 +298,10 @@ fn steps_that_begin_again_with_each_epoch_count_on() {
     let e = read(&bars.iter().map(String::as_str).collect::<Vec<_>>());
     assert_eq!(e.iter().map(|e| e.step.unwrap()).collect::<Vec<_>>(), [50, 100, 150]);
     assert_eq!(e[0].m.iter().collect::<Vec<_>>(), [("loss", 2.34), ("epoch", 0.0)]);
+    // A bar that begins again is drawn at 0 under the old epoch first.
+    let anew = [bar(0, 100), bar(0, 0), bar(1, 0), bar(1, 50)].map(|b| b.replace("v_num=0, ", ""));
+    let e = read(&anew.iter().map(String::as_str).collect::<Vec<_>>());
+    assert_eq!(e.iter().map(|e| e.step.unwrap()).collect::<Vec<_>>(), [100, 150]);
     // A restart of the job that goes back two epochs.
     assert_eq!(steps(&[lines[0], lines[4], lines[0]]), [300, 1500, 300]);
 }
