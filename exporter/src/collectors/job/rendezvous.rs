@@ -9,7 +9,6 @@
 mod processes;
 mod sockets;
 
-use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 

@@ -397,7 +397,7 @@ fn saves_that_only_the_disk_shows_are_followed() {
     let on_node = r#"{"k":"hello","run":"r","rank":0,"node":"n1"}"#;
     t.say(on_node).steps(1..=10).disk("start", 10).pass(40).disk("end", 10);
     let stages = t.run.state.checkpoints.stages().unwrap();
-    let spell = stages.saving_nodes().find_map(|nodes| nodes.last()).unwrap();
+    let spell = stages.saving_nodes().find_map(|nodes| nodes.spells().next()).unwrap();
     assert_eq!((spell.since, spell.until, spell.nodes), (Ts(START + 100_000), Some(Ts(START + 140_000)), 1));
 }
 
