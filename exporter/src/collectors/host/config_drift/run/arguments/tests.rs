@@ -173,7 +173,7 @@ fn the_last_value_of_an_argument_counts() {
 fn long_paths_differ_by_their_hashes() {
     let of = |folder: &str| {
         let path = format!("/{}{folder}", "datasets/".repeat(8));
-        self::of(&["python", "train.py", "--data-path", &path]).shown["data-path"].clone()
+        of(&["python", "train.py", "--data-path", &path]).shown["data-path"].clone()
     };
     assert!(of("c4").len() == 12 && of("c4") == of("c4") && of("c4") != of("pile"), "{}", of("c4"));
 }
