@@ -445,18 +445,28 @@ pub(in crate::commands::check) fn end_tools(tester: u32) {
 }
 
 /// Passes the signals that end the tests on to the process that makes them. It ends its tools, and
-/// answers.
-pub(in crate::commands::check) fn pass_signals_to(process: u32) {
+/// answers. If it is still there after this time, because it waits in the kernel, `give_up` is
+/// called.
+pub(in crate::commands::check) fn pass_signals_to(
+    process: u32,
+    time: Duration,
+    give_up: impl FnOnce() + Send + 'static,
+) {
     let pid = i32::try_from(process).ok().and_then(Pid::from_raw);
     let Some(held) = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok()) else { return };
     let pass = move || {
         let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else { return };
         runtime.block_on(async {
             let Ok(mut interrupts) = Interrupts::new() else { return };
-            loop {
-                Interrupts::next(Some(&mut interrupts)).await;
-                let _ = pidfd_send_signal(&held, Signal::TERM);
-            }
+            Interrupts::next(Some(&mut interrupts)).await;
+            let all = async {
+                loop {
+                    let _ = pidfd_send_signal(&held, Signal::TERM);
+                    Interrupts::next(Some(&mut interrupts)).await;
+                }
+            };
+            let _: Result<(), _> = timeout(time, all).await;
+            give_up();
         });
     };
     // Without the thread a signal ends this process, and the kernel tells the other one.

@@ -369,7 +369,7 @@ async fn what_ends_the_tests_is_passed_on_to_the_process_that_makes_them() {
     // From now on it does not end this process.
     let _kept = signal(SignalKind::hangup()).unwrap();
     let mut child = tokio::process::Command::new("sleep").arg("864005").spawn().unwrap();
-    pass_signals_to(child.id().unwrap());
+    pass_signals_to(child.id().unwrap(), Duration::from_mins(1), || {});
     let passed = async {
         loop {
             rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::HUP).unwrap();
@@ -381,6 +381,27 @@ async fn what_ends_the_tests_is_passed_on_to_the_process_that_makes_them() {
     };
     let status = tokio::time::timeout(Duration::from_secs(20), passed).await.unwrap();
     assert_eq!(status.signal(), Some(15));
+}
+
+/// One that waits in the kernel must not make the process that was started immune to signals.
+#[tokio::test]
+async fn a_process_that_tests_and_does_not_end_when_told_to_is_given_up() {
+    use tokio::signal::unix::{SignalKind, signal};
+    let _kept = signal(SignalKind::hangup()).unwrap();
+    let mut child = tokio::process::Command::new("sh");
+    let mut child = child.args(["-c", "trap '' TERM; exec sleep 864006"]).spawn().unwrap();
+    let (gave_up, mut given_up) = tokio::sync::oneshot::channel();
+    pass_signals_to(child.id().unwrap(), Duration::from_millis(100), move || gave_up.send(()).unwrap());
+    let told = async {
+        loop {
+            rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::HUP).unwrap();
+            if let Ok(done) = tokio::time::timeout(Duration::from_millis(20), &mut given_up).await {
+                return done;
+            }
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), told).await.unwrap().unwrap();
+    child.kill().await.unwrap();
 }
 
 /// A node whose all-reduce gives one rate at first and another one after it, in GB/s.
