@@ -261,18 +261,20 @@ impl Runner {
         if let Some((_, path)) = self.tools.iter().find(|(name, _)| name == tool) {
             return is_program(path).then(|| path.clone()).ok_or_else(missing);
         }
-        let path = self.places.iter().map(|place| place.join(tool)).find(|path| is_program(path));
-        let path = path.ok_or_else(missing)?;
-        if !root {
-            return Ok(path);
-        }
-        let real = fs::canonicalize(&path).map_err(|error| format!("{}: {error}", path.display()))?;
-        match guarded(&real) {
-            Ok(()) => Ok(real),
-            Err(why) => {
-                Err(format!("root does not run {tool}, which check.active.tools does not name: {why}"))
+        let mut refused = None;
+        for path in self.places.iter().map(|place| place.join(tool)).filter(|path| is_program(path)) {
+            if !root {
+                return Ok(path);
+            }
+            // Another place may have one that only root can change.
+            match guarded_program(&path) {
+                Ok(real) => return Ok(real),
+                Err(why) => refused = refused.or(Some((path, why))),
             }
         }
+        let (path, why) = refused.ok_or_else(missing)?;
+        let path = path.display();
+        Err(format!("root does not run {path}: {why}; if that is right, set check.active.tools.{tool} to it"))
     }
 
     /// Runs a tool until it ends, or its time is over.
@@ -499,6 +501,12 @@ fn signal_marked(mark: &[u8], signal: Signal) -> Vec<OwnedFd> {
         }
     }
     reached
+}
+
+/// The file of a program, if only root can change it.
+fn guarded_program(path: &Path) -> Result<PathBuf, String> {
+    let real = fs::canonicalize(path).map_err(|error| error.to_string())?;
+    guarded(&real).map(|()| real)
 }
 
 fn is_program(path: &Path) -> bool {

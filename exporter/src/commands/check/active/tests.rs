@@ -357,7 +357,13 @@ fn root_runs_no_tool_that_another_user_could_have_put_there() {
         assert!(found(&none, false).is_ok());
         assert_eq!(found(&none, true).is_ok(), right, "{of_dir:o} {of_tool:o}");
     }
-    assert!(found(&none, true).unwrap_err().contains("another user can change what is in"));
+    let refused = found(&none, true).unwrap_err();
+    assert!(refused.contains("another user can change what is in"), "{refused}");
+    assert!(refused.ends_with("; if that is right, set check.active.tools.fio to it"), "{refused}");
+    std::fs::write(open.join("sh"), "").unwrap();
+    mode(&open.join("sh"), 0o777);
+    let both = Runner::with(&none, vec![open.clone(), "/bin".into()], BUDGET, GRACE);
+    assert_eq!(both.found("sh", true).ok(), std::fs::canonicalize("/bin/sh").ok(), "another place has one");
     let named = ActiveConfig { tools: [("fio".to_owned(), tool.clone())].into(), ..ActiveConfig::default() };
     assert_eq!(found(&named, true), Ok(tool.clone()), "whoever owns the node chose it");
 }
