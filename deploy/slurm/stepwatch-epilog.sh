@@ -112,6 +112,14 @@ drain() {
     fi
     # Where all nodes do this, Slurm is slow.
     for _ in 1 2 3 4 5; do
+        line=$(slurm show node "$node" --oneliner)
+        case "$line" in
+        *" Reason=$mark_load"*) ;;
+        *" State="*DRAIN*)
+            say "did not drain $node, which others have drained meanwhile"
+            return
+            ;;
+        esac
         if slurm update nodename="$node" state=undrain; then
             say "takes back the drain of $node: too many (STEPWATCH_MAX_DRAINED=$max_drained), or no answer"
             return
@@ -147,12 +155,12 @@ args=(check --active --tests-only --quiet --timeout 8s --budget "${budget}s")
 # It is written first: a test that takes the node or this script down is not repeated after the
 # next job.
 echo "$now" >"$stamp"
-# The check ends its tools when it is told to, and they end with it.
-limit=(timeout --signal=TERM --kill-after=20 $((budget + 90)))
+# The check ends its tools when it is told to, says what it found, and they end with it.
+limit=(timeout --preserve-status --signal=TERM --kill-after=20 $((budget + 90)))
 findings=$("${limit[@]}" stepwatch-exporter "${args[@]}" "${more[@]}" 2>&1)
 status=$?
 case $status in
-0 | 1 | 2 | 124 | 137) ;;
+0 | 1 | 2 | 137 | 143) ;;
 # Nothing was put under load.
 *) echo "$last" >"$stamp" ;;
 esac

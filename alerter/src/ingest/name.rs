@@ -7,12 +7,15 @@ use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::groups::MAX_TARGETS;
+use super::loss::BELIEVED_ANSWERS;
 use super::target::Target;
 
 /// The time limit for a name to resolve.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
-/// An answer with as many addresses may lack some: 64 KiB have room for 4,090 of 16 bytes.
+/// An answer with as many addresses of one kind may lack some: 64 KiB have room for 4,090 of IPv4,
+/// of 16 bytes each, or 2,340 of IPv6, of 28 bytes.
 const FULL: usize = 4_000;
+const FULL_V6: usize = 2_300;
 /// A target that so many full answers in a row left out is gone. Of four times as many targets as
 /// an answer has room for, one that is there is left out as often once in thirty million times.
 const GONE: u32 = 60;
@@ -23,11 +26,14 @@ pub(super) struct Name {
     name: String,
     /// The targets of full answers, each with how many of these in a row left it out.
     seen: BTreeMap<Target, u32>,
+    /// Answers in a row that were not full. One alone may be of a name server that just started,
+    /// and the next full one has not all of the targets.
+    small: u32,
 }
 
 impl Name {
     pub(super) fn new(name: &str) -> Self {
-        Self { name: name.to_owned(), seen: BTreeMap::new() }
+        Self { name: name.to_owned(), seen: BTreeMap::new(), small: 0 }
     }
 
     /// The targets, if the DNS answered, and the errors.
@@ -42,10 +48,14 @@ impl Name {
     }
 
     fn take(&mut self, found: BTreeSet<Target>) -> (BTreeSet<Target>, Option<&'static str>) {
-        if found.len() < FULL {
-            self.seen.clear();
+        if !is_full(&found) {
+            self.small += 1;
+            if self.small >= BELIEVED_ANSWERS {
+                self.seen.clear();
+            }
             return (found, None);
         }
+        self.small = 0;
         self.seen.retain(|_, left_out| {
             *left_out += 1;
             *left_out < GONE
@@ -57,6 +67,11 @@ impl Name {
         }
         (self.seen.keys().cloned().collect(), Some(INCOMPLETE))
     }
+}
+
+fn is_full(found: &BTreeSet<Target>) -> bool {
+    let of_v6 = found.iter().filter(|target| target.name().starts_with('[')).count();
+    of_v6 >= FULL_V6 || found.len() - of_v6 >= FULL
 }
 
 async fn ask(name: &str) -> Result<BTreeSet<Target>, String> {
@@ -100,6 +115,33 @@ mod tests {
         assert_eq!(left(&mut name, 25), 4_095);
         let (targets, error) = name.take(answer(3_000, 0));
         assert_eq!((targets.len(), error), (3_000, None), "what has room is all of it");
+    }
+
+    #[test]
+    fn one_small_answer_between_full_ones_takes_no_target_away() {
+        let mut name = Name::new("exporters:9765");
+        for nth in 0..3 {
+            name.take(answer(5_000, nth));
+        }
+        assert_eq!(name.take(answer(100, 0)).0.len(), 100);
+        assert_eq!(name.take(answer(5_000, 3)).0.len(), 5_000);
+        for _ in 0..BELIEVED_ANSWERS {
+            name.take(answer(100, 0));
+        }
+        assert_eq!(name.take(answer(5_000, 4)).0.len(), 4_090, "the nodes before have left");
+    }
+
+    #[test]
+    fn an_answer_has_room_for_fewer_addresses_of_ipv6() {
+        let addresses = |v4: usize, v6: usize| -> BTreeSet<Target> {
+            let v4 = (0..v4).map(|i| format!("10.0.{}.{}:9765", i / 250, 1 + i % 250));
+            let v6 = (0..v6).map(|i| format!("[fd00::{:x}]:9765", i + 1));
+            v4.chain(v6).map(|text| Target::parse(&text).unwrap()).collect()
+        };
+        for (v4, v6, full) in [(4_090, 0, true), (0, 2_339, true), (2_250, 2_250, false), (3_000, 0, false)] {
+            let error = Name::new("exporters:9765").take(addresses(v4, v6)).1;
+            assert_eq!(error.is_some(), full, "{v4} {v6}");
+        }
     }
 
     #[tokio::test]

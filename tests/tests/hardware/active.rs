@@ -71,10 +71,12 @@ fn between_jobs() -> Node {
             "scontrol",
             "case \"$*\" in
             update*) echo \"$*\" >>\"$HERE/updates\"; cp \"$HERE/after\" \"$HERE/nodes\"
+                [ ! -e \"$HERE/refuses\" ] || exit 1
                 case \"$*\" in
                 *undrain) [ ! -e \"$HERE/slow\" ] || { rm \"$HERE/slow\"; exit 1; } ;;
                 esac ;;
-            'show node gpu-042'*) echo 'NodeName=gpu-042 State=IDLE+COMPLETING ' ;;
+            'show node gpu-042'*)
+                grep -m 1 =gpu-042 \"$HERE/nodes\" || echo 'NodeName=gpu-042 State=IDLE+COMPLETING ' ;;
             *) cat \"$HERE/nodes\" ;;
             esac",
         ),
@@ -194,6 +196,25 @@ async fn the_epilogs_of_a_large_job_do_not_drain_the_cluster() {
     assert_eq!(node.run(EPILOG, &[JOB, ALWAYS]).await, (0, String::new()));
     let undrain = "update nodename=gpu-042 state=undrain\n".repeat(2);
     assert!(node.read("updates").ends_with(&undrain), "{}", node.read("updates"));
+    // Slurm refuses, and somebody drains the node meanwhile.
+    node.write("nodes", "NodeName=n1 State=IDLE\n");
+    node.write("updates", "");
+    node.write("refuses", "");
+    node.write("after", "NodeName=gpu-042 State=IDLE+DRAIN Reason=fan is loud [ops]\n");
+    assert_eq!(node.run(EPILOG, &[JOB, ALWAYS]).await, (0, String::new()));
+    assert!(!node.read("updates").contains("undrain"), "{}", node.read("updates"));
+    assert!(node.read("log").contains("did not drain gpu-042, which others"));
+}
+
+#[tokio::test]
+async fn a_check_whose_time_is_over_still_drains_for_what_it_found() {
+    let node = between_jobs();
+    let found = "unhealthy nccl the all-reduce gave wrong results";
+    let body =
+        format!("trap 'echo \"{found}\"; exit 1' TERM; kill -ALRM $PPID; while :; do /bin/sleep 0.01; done");
+    node.program("stepwatch-exporter", &body);
+    assert_eq!(node.run(EPILOG, &[JOB, ALWAYS]).await, (0, String::new()));
+    assert!(node.read("updates").contains("state=drain"), "{}", node.read("log"));
 }
 
 /// Runs the command as on the node, whose name it passes on. Servers end when they are told to.

@@ -32,7 +32,8 @@ use crate::scheduler::{self, Failure, Standing};
 pub const ABOUT: &str =
     "Kubernetes' nodes with GPUs, the pods that wait for them, and whether its API answers";
 pub const NEEDS: &str = "the API of Kubernetes, and an account that may list nodes and pods (`deploy/kubernetes/cluster.yml`); one exporter of the cluster";
-pub const COST: &str = "two lists of the API each minute, and all pods every five minutes";
+pub const COST: &str =
+    "two lists of the API each minute, and all pods every five minutes, or sooner if pods with GPUs begin";
 
 pub static UP: Family =
     Family::gauge("kubernetes_up", "", &[], "Whether the API answered all that it was last asked");
@@ -145,8 +146,9 @@ const LISTS: [Question; 3] = [ALL_NODES, PENDING, RUNNING];
 /// The list of the pods that run may take so many times as long as another: of 5,000 nodes there
 /// are 100,000.
 const RUNNING_TIMES: u32 = 3;
-/// After a list of the pods that run that failed, the next one is so many times as far away as it
-/// took, so that a server that is slow has less to do and not more.
+/// After a list of the pods that run that failed, or before one that is due only because a pod has
+/// begun, it rests for so many times as long as it took: a server that is slow has less to do and
+/// not more.
 const REST_TIMES: u32 = 4;
 /// How often a list is begun anew that became too old while it was read.
 const BEGINNINGS: usize = 3;
@@ -242,8 +244,9 @@ fn limit(config: &Config, question: Question) -> Duration {
 /// The last list of the pods that run.
 #[derive(Debug)]
 struct Running {
-    /// When they are listed again.
+    /// When they are listed again, and when at the earliest.
     again: Instant,
+    rests_until: Instant,
     held: Result<Held, Failure>,
 }
 
@@ -319,8 +322,7 @@ impl KubernetesReader {
         let mut queue: Queue =
             self.list(&api, PENDING, |queue: &mut Queue, pod: Pod| queue.take(&gpus, pod)).await?;
         let is_due = self.running.as_ref().is_none_or(|running| now >= running.again);
-        // A list that failed rests, whatever has begun.
-        let rests = self.running.as_ref().is_some_and(|running| running.held.is_err());
+        let rests = self.running.as_ref().is_some_and(|running| now < running.rests_until);
         let is_due = is_due || !rests && self.places.have_begun(&queue.placed);
         let mut placed = core::mem::take(&mut queue.placed);
         let running = if is_due { self.list_running(&api, now, &mut placed).await } else { Ok(false) };
@@ -338,12 +340,12 @@ impl KubernetesReader {
         let gpus = self.gpus.clone();
         let take = |(held, placed): &mut (Held, Vec<Placed>), pod: Pod| {
             held.take(&pod);
-            placed.extend(Placed::of(&gpus, &pod));
+            placed.extend(Placed::of(&gpus, &pod).map(|pod| Placed { runs: true, ..pod }));
         };
         let (began, every) = (Instant::now(), self.config.running_interval.as_duration());
         let read: Result<(Held, Vec<Placed>), Missing> = self.list(api, RUNNING, take).await;
-        let rest = if read.is_ok() { every } else { every.min(began.elapsed() * REST_TIMES) };
-        let again = now + rest;
+        let rests_until = now + every.min(began.elapsed() * REST_TIMES);
+        let again = if read.is_ok() { now + every } else { rests_until };
         let (held, is_new) = match read {
             Ok((held, begun)) => {
                 placed.extend(begun);
@@ -351,7 +353,7 @@ impl KubernetesReader {
             }
             Err(missing) => (Err(failure(&missing)), Err(missing)),
         };
-        self.running = Some(Running { again, held });
+        self.running = Some(Running { again, rests_until, held });
         is_new
     }
 

@@ -7,14 +7,15 @@
 //!
 //! With `--active` there are three: the one that was started waits for the one that tests, which
 //! first waits for the one that reads. What tells the first to end is passed on to the second: it
-//! ends its tools, and no load is left on the node when the first has ended.
+//! ends its tools, and no load is left on the node when the first has ended. One that hangs is
+//! abandoned then too.
 
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, BufRead as _, BufReader, Read as _};
 use std::os::unix::fs::FileExt as _;
 use std::process::{ChildStdout, Command, Stdio};
-use std::sync::mpsc;
+use std::sync::mpsc::{self, SyncSender};
 use std::time::{Duration, Instant};
 
 use super::report::Findings;
@@ -29,6 +30,9 @@ use rustix::process::{Signal, set_parent_process_death_signal};
 const TESTER: &str = "--tester";
 /// The time for the child's start, and for the evaluation of what it has read.
 const GRACE: Duration = Duration::from_millis(300);
+/// The time, besides a look, in which the process that tests ends after it was told to: its tools,
+/// and a file system that does not answer, have some seconds of their own.
+const ENDS: Duration = Duration::from_secs(10);
 /// The most bytes of a report.
 const MAX_REPORT_BYTES: u64 = 4 << 20;
 /// The most bytes that are read at the end of the child's stderr.
@@ -90,11 +94,17 @@ fn ask(
         // There is no procfs, or no room for a process.
         return here();
     };
+    let (said, heard) = mpsc::sync_channel(2);
     if flag == TESTER {
-        active::pass_signals_to(child.id());
+        let said = said.clone();
+        let give_up = move || {
+            let _ = said.try_send(Err(io::Error::other("it was told to end, and did not")));
+        };
+        active::pass_signals_to(child.id(), options.timeout.as_duration() + ENDS, give_up);
     }
-    let answer = match child.stdout.take() {
-        Some(stdout) => first_line(stdout, limit + GRACE),
+    let answer = match child.stdout.take().map(|stdout| read_first_line(stdout, said)) {
+        Some(Ok(())) => heard.recv_timeout(limit + GRACE).ok(),
+        Some(Err(error)) => Some(Err(error)),
         None => Some(Err(io::Error::other("it has no output"))),
     };
     // A call that hangs here would hang in a job too. A child that ended without an answer shows
@@ -129,19 +139,15 @@ fn ask(
     Report::new(config.node_name(), unix_now(), began.elapsed().as_secs_f64(), findings, options.strictness())
 }
 
-/// The first line of the output; `None` if there is none within `limit`.
-fn first_line(stdout: ChildStdout, limit: Duration) -> Option<io::Result<String>> {
-    let (said, heard) = mpsc::sync_channel(1);
+/// Reads the first line of the output in a thread, because the output may hang.
+fn read_first_line(stdout: ChildStdout, said: SyncSender<io::Result<String>>) -> io::Result<()> {
     let read = move || {
         let mut line = String::new();
         // The end of the output may never come, so only a line is read.
         let read = BufReader::new(stdout.take(MAX_REPORT_BYTES)).read_line(&mut line);
         said.send(read.map(|_| line))
     };
-    match std::thread::Builder::new().name("answer".into()).spawn(read) {
-        Ok(_) => heard.recv_timeout(limit).ok(),
-        Err(error) => Some(Err(error)),
-    }
+    std::thread::Builder::new().name("answer".into()).spawn(read).map(drop)
 }
 
 /// The last line that is not empty.

@@ -27,8 +27,11 @@ pub(super) struct Placed {
     node: String,
     created: Option<f64>,
     scheduled: f64,
-    /// When the last of its containers started; `None` while one waits for its image.
+    /// When the last of its containers started; `None` while one waits, for its image or after a
+    /// crash.
     started: Option<f64>,
+    /// Whether it was among the pods that run: each of its containers has started once.
+    pub(super) runs: bool,
 }
 
 /// Pods that were given a node lately, by uid.
@@ -56,6 +59,7 @@ impl Placed {
             created: seconds(pod.metadata.creation_timestamp.as_deref()),
             scheduled: scheduled.or_else(|| seconds(pod.status.start_time.as_deref()))?,
             started: started.and_then(|all| all.into_iter().reduce(f64::max)),
+            runs: false,
         })
     }
 
@@ -82,10 +86,10 @@ impl Placed {
 }
 
 impl Places {
-    /// Whether a pod has left the list of those that wait, so that its containers may have started.
+    /// Whether a pod has left the list of those that wait, so that its containers have started.
     pub(super) fn have_begun(&self, waiting: &[Placed]) -> bool {
         let waiting: BTreeSet<&str> = waiting.iter().map(|pod| pod.uid.as_str()).collect();
-        self.0.values().any(|pod| pod.started.is_none() && !waiting.contains(pod.uid.as_str()))
+        self.0.values().any(|pod| !pod.runs && !waiting.contains(pod.uid.as_str()))
     }
 
     /// Takes in the pods of a pass. `whole`: those that run were listed too.
@@ -163,13 +167,17 @@ mod tests {
             created: None,
             scheduled: now - ago,
             started,
+            runs: false,
         };
         let bench = crate::testing::Bench::new(crate::roots::Roots::default());
         let mut places = Places::default();
         places.take(vec![pod("a", 60.0, None), pod("old", 4000.0, None)], false);
         assert!(!places.have_begun(&[pod("a", 60.0, None)]) && places.have_begun(&[]));
-        places.take(vec![pod("a", 60.0, Some(now))], true);
-        assert!(!places.have_begun(&[]));
+        // One whose container crashes again and again runs, and has no time.
+        for started in [None, Some(now)] {
+            places.take(vec![Placed { runs: true, ..pod("a", 60.0, started) }], true);
+            assert!(!places.have_begun(&[]));
+        }
         places.publish(&bench.context());
         let told = bench.published();
         assert_eq!(told.len(), 1, "{told:?}");

@@ -20,8 +20,8 @@ const MAX_OUTPUT_BYTES: usize = 32 << 20;
 /// The most bytes kept of a line.
 const MAX_LINE_BYTES: usize = 64 << 10;
 /// What a command complains with whose controller does not answer: it is gone, too busy to answer
-/// in time, asks to be left alone, or waits for the other one to fail.
-const NO_CONTROLLER: [&str; 9] = [
+/// in time, or waits for the other one to fail. One that limits the rate of this user works.
+const NO_CONTROLLER: [&str; 8] = [
     "Unable to contact slurm controller",
     "Communication connection failure",
     "Message send failure",
@@ -29,7 +29,6 @@ const NO_CONTROLLER: [&str; 9] = [
     "Connection timed out",
     "Socket timed out on send/recv operation",
     "Zero Bytes were transmitted or received",
-    "Rate limit exceeded",
     "in standby mode",
 ];
 /// What it complains with if this node cannot prove who it is: munge does not run there, or its

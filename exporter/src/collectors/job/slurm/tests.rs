@@ -198,6 +198,9 @@ fn what_it_complains_of_is_passed_on() {
     commands.jobs(&format!("echo '{busy}' >&2; exit 1"));
     let text = fails(&commands, "jobs", "exit");
     assert_eq!(text, format!("Slurm has not answered for 0 min: jobs ended with exit status: 1: {busy}"));
+    // It works for others, and lets this user ask less often.
+    commands.jobs("echo 'slurm_load_jobs error: Rate limit exceeded' >&2; exit 1");
+    assert!(fails(&commands, "jobs", "exit").starts_with("Slurm may work, but could not be read"));
     commands.jobs("printf '\\033[31m\\0bad\\n' >&2; exit 1");
     let text = fails(&commands, "jobs", "exit");
     let denied = "Slurm may work, but could not be read for 0 min: jobs ended with exit status: 1: [31mbad";

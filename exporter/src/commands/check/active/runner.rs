@@ -261,18 +261,20 @@ impl Runner {
         if let Some((_, path)) = self.tools.iter().find(|(name, _)| name == tool) {
             return is_program(path).then(|| path.clone()).ok_or_else(missing);
         }
-        let path = self.places.iter().map(|place| place.join(tool)).find(|path| is_program(path));
-        let path = path.ok_or_else(missing)?;
-        if !root {
-            return Ok(path);
-        }
-        let real = fs::canonicalize(&path).map_err(|error| format!("{}: {error}", path.display()))?;
-        match guarded(&real) {
-            Ok(()) => Ok(real),
-            Err(why) => {
-                Err(format!("root does not run {tool}, which check.active.tools does not name: {why}"))
+        let mut refused = None;
+        for path in self.places.iter().map(|place| place.join(tool)).filter(|path| is_program(path)) {
+            if !root {
+                return Ok(path);
+            }
+            // Another place may have one that only root can change.
+            match guarded_program(&path) {
+                Ok(real) => return Ok(real),
+                Err(why) => refused = refused.or(Some((path, why))),
             }
         }
+        let (path, why) = refused.ok_or_else(missing)?;
+        let path = path.display();
+        Err(format!("root does not run {path}: {why}; if that is right, set check.active.tools.{tool} to it"))
     }
 
     /// Runs a tool until it ends, or its time is over.
@@ -445,18 +447,28 @@ pub(in crate::commands::check) fn end_tools(tester: u32) {
 }
 
 /// Passes the signals that end the tests on to the process that makes them. It ends its tools, and
-/// answers.
-pub(in crate::commands::check) fn pass_signals_to(process: u32) {
+/// answers. If it is still there after this time, because it waits in the kernel, `give_up` is
+/// called.
+pub(in crate::commands::check) fn pass_signals_to(
+    process: u32,
+    time: Duration,
+    give_up: impl FnOnce() + Send + 'static,
+) {
     let pid = i32::try_from(process).ok().and_then(Pid::from_raw);
     let Some(held) = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok()) else { return };
     let pass = move || {
         let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else { return };
         runtime.block_on(async {
             let Ok(mut interrupts) = Interrupts::new() else { return };
-            loop {
-                Interrupts::next(Some(&mut interrupts)).await;
-                let _ = pidfd_send_signal(&held, Signal::TERM);
-            }
+            Interrupts::next(Some(&mut interrupts)).await;
+            let all = async {
+                loop {
+                    let _ = pidfd_send_signal(&held, Signal::TERM);
+                    Interrupts::next(Some(&mut interrupts)).await;
+                }
+            };
+            let _: Result<(), _> = timeout(time, all).await;
+            give_up();
         });
     };
     // Without the thread a signal ends this process, and the kernel tells the other one.
@@ -489,6 +501,12 @@ fn signal_marked(mark: &[u8], signal: Signal) -> Vec<OwnedFd> {
         }
     }
     reached
+}
+
+/// The file of a program, if only root can change it.
+fn guarded_program(path: &Path) -> Result<PathBuf, String> {
+    let real = fs::canonicalize(path).map_err(|error| error.to_string())?;
+    guarded(&real).map(|()| real)
 }
 
 fn is_program(path: &Path) -> bool {

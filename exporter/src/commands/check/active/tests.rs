@@ -357,7 +357,13 @@ fn root_runs_no_tool_that_another_user_could_have_put_there() {
         assert!(found(&none, false).is_ok());
         assert_eq!(found(&none, true).is_ok(), right, "{of_dir:o} {of_tool:o}");
     }
-    assert!(found(&none, true).unwrap_err().contains("another user can change what is in"));
+    let refused = found(&none, true).unwrap_err();
+    assert!(refused.contains("another user can change what is in"), "{refused}");
+    assert!(refused.ends_with("; if that is right, set check.active.tools.fio to it"), "{refused}");
+    std::fs::write(open.join("sh"), "").unwrap();
+    mode(&open.join("sh"), 0o777);
+    let both = Runner::with(&none, vec![open.clone(), "/bin".into()], BUDGET, GRACE);
+    assert_eq!(both.found("sh", true).ok(), std::fs::canonicalize("/bin/sh").ok(), "another place has one");
     let named = ActiveConfig { tools: [("fio".to_owned(), tool.clone())].into(), ..ActiveConfig::default() };
     assert_eq!(found(&named, true), Ok(tool.clone()), "whoever owns the node chose it");
 }
@@ -369,7 +375,7 @@ async fn what_ends_the_tests_is_passed_on_to_the_process_that_makes_them() {
     // From now on it does not end this process.
     let _kept = signal(SignalKind::hangup()).unwrap();
     let mut child = tokio::process::Command::new("sleep").arg("864005").spawn().unwrap();
-    pass_signals_to(child.id().unwrap());
+    pass_signals_to(child.id().unwrap(), Duration::from_mins(1), || {});
     let passed = async {
         loop {
             rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::HUP).unwrap();
@@ -381,6 +387,27 @@ async fn what_ends_the_tests_is_passed_on_to_the_process_that_makes_them() {
     };
     let status = tokio::time::timeout(Duration::from_secs(20), passed).await.unwrap();
     assert_eq!(status.signal(), Some(15));
+}
+
+/// One that waits in the kernel must not make the process that was started immune to signals.
+#[tokio::test]
+async fn a_process_that_tests_and_does_not_end_when_told_to_is_given_up() {
+    use tokio::signal::unix::{SignalKind, signal};
+    let _kept = signal(SignalKind::hangup()).unwrap();
+    let mut child = tokio::process::Command::new("sh");
+    let mut child = child.args(["-c", "trap '' TERM; exec sleep 864006"]).spawn().unwrap();
+    let (gave_up, mut given_up) = tokio::sync::oneshot::channel();
+    pass_signals_to(child.id().unwrap(), Duration::from_millis(100), move || gave_up.send(()).unwrap());
+    let told = async {
+        loop {
+            rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::HUP).unwrap();
+            if let Ok(done) = tokio::time::timeout(Duration::from_millis(20), &mut given_up).await {
+                return done;
+            }
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), told).await.unwrap().unwrap();
+    child.kill().await.unwrap();
 }
 
 /// A node whose all-reduce gives one rate at first and another one after it, in GB/s.
