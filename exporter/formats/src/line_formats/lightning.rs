@@ -131,8 +131,8 @@ impl Lightning {
         let goes_on = self.drawn.is_none_or(|had| place >= had);
         if drawing.n == 0 {
             // It is drawn anew for an epoch with the metrics of the last one, by a new process
-            // without any.
-            if drawing.shown.is_none_or(|shown| shown.contains('=')) || goes_on {
+            // without any. That of Rich begins at 0 with the new epoch.
+            if drawing.shown.is_some_and(|shown| shown.contains('=')) || goes_on {
                 self.end_pauses(line, out);
             } else {
                 self.forget_pauses();

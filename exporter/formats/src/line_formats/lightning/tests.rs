@@ -212,6 +212,9 @@ fn bars_of_rich_are_its_own() {
     assert_eq!(name, "lightning");
     let steps: Vec<_> = e.iter().map(|e| (e.step.unwrap(), e.ckpt)).collect();
     assert_eq!(steps, [(50, None), (100, None), (100, START), (100, END), (150, None)]);
+    // The process is gone, and a new one begins again.
+    let e = all(&[bar(0, 50), bar(0, 100), save(0, 100), bar(0, 0), bar(0, 50), bar(0, 60)]);
+    assert!(e.iter().any(|e| e.ckpt == START) && e.iter().all(|e| e.ckpt != END), "{:?}", seen(&e));
 }
 
 proptest::proptest! {
