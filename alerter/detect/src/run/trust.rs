@@ -284,6 +284,37 @@ mod tests {
         assert!(load(CkptPhase::Start, 0).is_empty(), "it is loaded again");
     }
 
+    #[test]
+    fn a_save_that_failed_on_one_rank_is_none_to_go_back_to() {
+        use CkptPhase::{End, Fail, Start};
+        let take = |c: &mut Checkpoints, phase, rank, at| {
+            let (stage, step, now) = (Stage::Save, Some(600), Ts(at));
+            let r =
+                StageReport { stage, phase, step, rank, now, at: now, secs: None, bytes: None, seen: false };
+            match phase {
+                Start => c.save_began(&r),
+                End => c.save_ended(&r),
+                Fail => c.save_failed(&r, false, "disk full"),
+            }
+        };
+        let (begin, late) = ((Start, 0, 1), (Start, 1, 1));
+        for story in [
+            [begin, late, (End, 0, 2), (Fail, 1, 3)],
+            [begin, late, (Fail, 1, 2), (End, 0, 3)],
+            [begin, (Fail, 0, 2), late, (End, 1, 3)],
+        ] {
+            let mut c = evaluated(&[]);
+            story.into_iter().for_each(|(phase, rank, at)| take(&mut c, phase, rank, at));
+            assert_eq!(c.flawed(), [PassedOver { step: 600, why: Flaw::Failed }], "{story:?}");
+            assert!(!c.steps.contains(&600) && c.last_step != Some(600), "{story:?}");
+            // It is saved again.
+            [(Start, 0, 9), (Start, 1, 9), (End, 0, 10), (End, 1, 10)]
+                .into_iter()
+                .for_each(|(phase, rank, at)| take(&mut c, phase, rank, at));
+            assert!(c.flawed().is_empty() && c.steps.contains(&600), "{story:?}");
+        }
+    }
+
     fn found(kind: Kind, signal: &'static str, change: Change, onset: i64, value: f64) -> Finding {
         let severity = if change == Change::Raise { Severity::Page } else { Severity::Info };
         Finding {
