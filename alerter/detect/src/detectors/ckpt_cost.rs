@@ -250,8 +250,9 @@ impl CkptCost {
     /// before until this one has saved often enough to tell.
     pub(crate) fn usual(&self) -> Option<UsualSave> {
         let costs = self.0.as_deref()?;
-        let may_be_slower = !costs.is_slower && costs.recent.len() <= KNOWN && costs.before.slowed > 0.0;
-        let sum = if costs.recent.is_empty() || may_be_slower { costs.before } else { costs.sum() };
+        let (few, before) = (costs.recent.len() <= KNOWN, costs.before);
+        let may_be_slower = few && !costs.is_slower && before.slowed > before.blocked;
+        let sum = if costs.recent.is_empty() || may_be_slower { before } else { costs.sum() };
         let (saves, costs) = (sum.saves, sum.blocked + sum.slowed);
         let (seconds, interval) = (sum.each(costs), sum.each(sum.interval - costs));
         (saves > 0).then(|| UsualSave { saves, seconds, interval, lines: sum.each(sum.lines as f64) })
