@@ -402,6 +402,12 @@ impl Stages {
         self.steps.iter().find(|one| one.step == step)
     }
 
+    /// Whether ranks have not ended the save of this step, of a run that only saves.
+    pub(super) fn is_half_saved(&self, step: i64) -> bool {
+        let save = self.find(step).and_then(|one| one.record(Stage::Save));
+        !self.is_asynchronous() && save.is_some_and(StageRecord::is_open)
+    }
+
     pub(super) fn find_mut(&mut self, step: i64) -> Option<&mut Staged> {
         self.steps.iter_mut().find(|one| one.step == step)
     }
