@@ -15,7 +15,7 @@ use crate::detector::{ClockDetector, JudgedStep, NodeAt, NodeDetector, RunAt, St
 use crate::expectation::Expectations;
 use crate::node::NodeState;
 use crate::registry::detectors;
-use crate::run::{EnergyConfig, RunState};
+use crate::run::EnergyConfig;
 use crate::sample::{Extra, StepSample};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -84,8 +84,8 @@ impl Detectors {
     }
 
     /// What a save costs, once some were counted.
-    pub(crate) fn save_cost(&self, run: &RunState) -> Option<ckpt_cost::UsualSave> {
-        self.ckpt_cost.usual(run)
+    pub(crate) fn save_cost(&self) -> Option<ckpt_cost::UsualSave> {
+        self.ckpt_cost.usual()
     }
 
     /// The expected values of the next sample.

@@ -89,6 +89,8 @@ struct Costs {
     /// Seconds that the saves of the attempt cost: steps that waited, and steps that were slower.
     lost: f64,
     lost_slower: f64,
+    /// It is sure that steps are slower meanwhile.
+    is_slower: bool,
     /// What they cost in the attempts before, until this one has saved.
     before: Cost,
 }
@@ -156,7 +158,7 @@ impl Costs {
     fn begin_attempt(&mut self, f: &RunState) {
         *self = Self {
             latch: self.latch,
-            before: if self.recent.is_empty() { self.before } else { self.sum(false) },
+            before: if self.recent.is_empty() { self.before } else { self.sum() },
             attempt: f.attempt,
             restarted: true,
             counted: f.checkpoints.saves.back().map(|save| save.at),
@@ -210,7 +212,7 @@ impl Costs {
 
     /// The sum of the last costs. Steps were slower meanwhile only if that is sure: what chance
     /// adds to each save is no cost.
-    fn sum(&self, is_slower: bool) -> Cost {
+    fn sum(&self) -> Cost {
         let usual = median(self.recent.iter().map(|cost| cost.each(cost.blocked)));
         let most = if self.recent.len() > KNOWN { AT_MOST * usual } else { f64::INFINITY };
         let sum = self.recent.iter().fold(Cost::default(), |sum, cost| Cost {
@@ -220,23 +222,17 @@ impl Costs {
             interval: sum.interval + cost.interval,
             lines: sum.lines.saturating_add(cost.lines),
         });
-        Cost { slowed: if is_slower { sum.slowed.max(0.0) } else { 0.0 }, ..sum }
-    }
-
-    /// Whether a window after the last save may have made it sure that steps are slower meanwhile.
-    /// That is not left to the next save, which may be hours away.
-    fn may_be_sure(&self, f: &RunState) -> bool {
-        !self.latch.is_raised() && !self.recent.is_empty() && f.checkpoints.slowing().is_some()
+        Cost { slowed: if self.is_slower { sum.slowed.max(0.0) } else { 0.0 }, ..sum }
     }
 
     fn judge(&mut self, c: &Config, view: RunAt<'_>, out: &mut Vec<Finding>) {
         let slowing = view.run.checkpoints.slowing();
-        let sum = self.sum(slowing.is_some());
+        let sum = self.sum();
         let is_much_slower = slowing.is_some_and(|slowing| slowing.rise() >= MUCH_SLOWER);
         let limit = if is_much_slower { c.share.min(SMALL_SHARE) } else { c.share };
         let share = sum.share();
         let measured = Measured { value: share, expected: limit };
-        let lost = self.lost + if slowing.is_some() { self.lost_slower.max(0.0) } else { 0.0 };
+        let lost = self.lost + if self.is_slower { self.lost_slower.max(0.0) } else { 0.0 };
         let is_much = share > limit && lost >= c.ticket_lost.as_secs_f64();
         if is_much && self.latch.raise(Severity::Ticket) {
             let found = finding(view, Change::Raise, measured, sentence(limit, sum, slowing, view.run));
@@ -250,11 +246,13 @@ impl Costs {
 }
 
 impl CkptCost {
-    /// What a save usually costs, also by slower steps if they surely are.
-    pub(crate) fn usual(&self, f: &RunState) -> Option<UsualSave> {
+    /// What a save usually costs, also by slower steps if they surely are, or were in the attempt
+    /// before until this one has saved often enough to tell.
+    pub(crate) fn usual(&self) -> Option<UsualSave> {
         let costs = self.0.as_deref()?;
-        let is_slower = f.checkpoints.slowing().is_some();
-        let sum = if costs.recent.is_empty() { costs.before } else { costs.sum(is_slower) };
+        let (few, before) = (costs.recent.len() <= KNOWN, costs.before);
+        let may_be_slower = few && !costs.is_slower && before.slowed > before.blocked;
+        let sum = if costs.recent.is_empty() || may_be_slower { before } else { costs.sum() };
         let (saves, costs) = (sum.saves, sum.blocked + sum.slowed);
         let (seconds, interval) = (sum.each(costs), sum.each(sum.interval - costs));
         (saves > 0).then(|| UsualSave { saves, seconds, interval, lines: sum.each(sum.lines as f64) })
@@ -324,8 +322,11 @@ impl ClockDetector for CkptCost {
         if costs.attempt != f.attempt {
             costs.begin_attempt(f);
         }
+        costs.is_slower = f.checkpoints.slowing().is_some();
+        // A window after the last save may have made that sure, and the next one may be hours away.
+        let may_be_due = costs.is_slower && !costs.latch.is_raised() && !costs.recent.is_empty();
         // The best interval follows from these costs, whether or not they make tickets.
-        if (costs.count(f) || costs.may_be_sure(f)) && c.enabled {
+        if (costs.count(f) || may_be_due) && c.enabled {
             costs.judge(c, view, out);
         }
     }
@@ -535,6 +536,9 @@ mod tests {
         let share = saves.seconds / (saves.seconds + saves.interval);
         assert!((share - found.value).abs() < 0.002, "as the ticket says: {saves:?}");
         assert!(saves.step_seconds.is_some_and(|secs| (secs - 10.0).abs() < 0.2), "{saves:?}");
+        t.step = 50;
+        t.timed(60, 10_000);
+        assert_eq!(t.run.save_cost().unwrap().seconds, saves.seconds, "a restart forgets no cost");
     }
 
     #[test]

@@ -249,7 +249,7 @@ impl Run {
 
     /// What its saves cost, once some were counted.
     pub(crate) fn save_cost(&self) -> Option<SaveCost> {
-        let (f, usual) = (&self.state, self.detectors.save_cost(&self.state)?);
+        let (f, usual) = (&self.state, self.detectors.save_cost()?);
         let steps = usual.lines * f.interval.max(1) as f64;
         Some(SaveCost {
             seconds: usual.seconds,

@@ -20,7 +20,7 @@ use super::checkpoints::{Checkpoints, Outcome, SaveReport, Written, keep, median
 use super::loads::Loads;
 use super::save_windows::{SaveWindows, Slowing, StepTime};
 use super::sizes::{Sizes, Sort};
-use super::stages::{CheckpointStages, Stage, StageReport, Stages};
+use super::stages::{CheckpointStages, Stage, StageReport, Staged, Stages};
 
 /// The number of times between saves from which the usual one is known.
 const GAPS_KNOWN: usize = 2;
@@ -97,7 +97,7 @@ impl Checkpoints {
         self.start(r.now);
         let Some(step) = r.step else { return };
         let stages = self.stages.get_or_insert_default();
-        if stages.find(step).is_some_and(|one| one.has_failed_to_save()) {
+        if stages.find(step).is_some_and(|one| one.is_saved_again(r)) {
             stages.renew(step);
         }
         stages.take(step, r);
@@ -107,6 +107,12 @@ impl Checkpoints {
     pub(crate) fn save_ended(&mut self, r: &StageReport) {
         let report = SaveReport { secs: r.secs, bytes: r.bytes };
         let (asynchronous, work) = (self.is_asynchronous(), self.work);
+        let failed = r.step.filter(|step| self.fails_elsewhere(*step, r));
+        if let Some(step) = failed.filter(|_| !asynchronous) {
+            self.in_progress = None;
+            self.stages.get_or_insert_default().take(step, r);
+            return;
+        }
         if !asynchronous {
             self.success(r.now, r.step, report);
         }
@@ -140,11 +146,22 @@ impl Checkpoints {
         step.is_some_and(|step| self.stages().is_some_and(|stages| stages.find(step).is_some()))
     }
 
+    fn fails_elsewhere(&self, step: i64, r: &StageReport) -> bool {
+        let one = self.stages().and_then(|stages| stages.find(step));
+        one.is_some_and(|one| one.ends_a_failed_save(r))
+    }
+
     /// A save failed. `is_old`: it was one of an earlier attempt.
     pub(crate) fn save_failed(&mut self, r: &StageReport, is_old: bool, why: &str) {
         self.failed(r.now, r.step, why);
         if let Some(step) = r.step.filter(|_| !is_old) {
-            self.stages.get_or_insert_default().take(step, r);
+            let stages = self.stages.get_or_insert_default();
+            let took_part = stages.find(step).is_some_and(|one| one.is_saving(r.rank));
+            stages.take(step, r);
+            // Another rank had ended it.
+            if took_part && stages.find(step).is_some_and(Staged::is_counted) {
+                self.withdraw(step);
+            }
         }
     }
 

@@ -76,9 +76,12 @@ pub(crate) struct StageRecord {
     pub(crate) start: Option<Ts>,
     pub(crate) end: Option<Ts>,
     pub(crate) bytes: Option<f64>,
-    pub(crate) failed: bool,
+    /// The rank that failed last, and when.
+    failure: Option<(u32, Ts)>,
     /// The ranks that are in the stage, and since when.
     open: BTreeMap<u32, Ts>,
+    /// The number of further ranks in it, which are too many to follow.
+    beyond: u32,
 }
 
 /// The stages of the checkpoint of one step.
@@ -160,8 +163,10 @@ impl StageRecord {
         match r.phase {
             CkptPhase::Start => {
                 self.start.get_or_insert(r.at);
-                if self.open.len() < RANKS_KEPT {
+                if self.open.len() < RANKS_KEPT || self.open.contains_key(&r.rank) {
                     self.open.insert(r.rank, r.at);
+                } else {
+                    self.beyond = self.beyond.saturating_add(1);
                 }
                 return None;
             }
@@ -170,17 +175,47 @@ impl StageRecord {
                 if r.seen {
                     // It is whole, whichever ranks said that they write, and whoever gave it up.
                     self.open.clear();
-                    self.failed = false;
+                    (self.beyond, self.failure) = (0, None);
                 }
             }
-            CkptPhase::Fail => self.failed = true,
+            CkptPhase::Fail => self.failure = Some((r.rank, r.at)),
         }
-        self.open.remove(&r.rank).map(|since| r.at - since)
+        let since = self.open.remove(&r.rank);
+        if since.is_none() {
+            self.beyond = self.beyond.saturating_sub(1);
+        }
+        since.map(|since| r.at - since)
+    }
+
+    /// Follows a rank no more.
+    fn forget(&mut self, rank: u32) {
+        if self.open.remove(&rank).is_some() {
+            self.beyond = self.beyond.saturating_add(1);
+        }
+    }
+
+    pub(crate) fn has_failed(&self) -> bool {
+        self.failure.is_some()
+    }
+
+    /// Whether a rank that begins tries again what has failed. One that began before the failure
+    /// takes part in what failed, however late that is heard.
+    fn is_tried_again(&self, r: &StageReport) -> bool {
+        self.failure.is_some_and(|(rank, at)| rank == r.rank || r.at > at)
+    }
+
+    /// Whether the rank is known to be in it, or may be.
+    fn may_have(&self, rank: u32) -> bool {
+        self.open.contains_key(&rank) || self.beyond > 0
+    }
+
+    fn is_open(&self) -> bool {
+        !self.open.is_empty() || self.beyond > 0
     }
 
     /// Whether every rank that was seen to begin the stage has ended it.
     fn has_ended(&self) -> bool {
-        self.end.is_some() && self.open.is_empty()
+        self.end.is_some() && !self.is_open()
     }
 }
 
@@ -199,11 +234,23 @@ impl Staged {
     }
 
     pub(crate) fn has_failed(&self) -> bool {
-        self.records.iter().any(|record| record.failed)
+        self.records.iter().any(StageRecord::has_failed)
     }
 
-    pub(super) fn has_failed_to_save(&self) -> bool {
-        self.record(Stage::Save).is_some_and(|record| record.failed)
+    /// Whether the save failed, and a rank begins it again.
+    pub(super) fn is_saved_again(&self, r: &StageReport) -> bool {
+        self.record(Stage::Save).is_some_and(|record| record.is_tried_again(r))
+    }
+
+    /// Whether the rank began to save, and has not ended.
+    pub(super) fn is_saving(&self, rank: u32) -> bool {
+        self.record(Stage::Save).is_some_and(|record| record.may_have(rank))
+    }
+
+    /// Whether the rank ends its part of a save that failed on another one.
+    pub(super) fn ends_a_failed_save(&self, r: &StageReport) -> bool {
+        let failed = self.record(Stage::Save).is_some_and(StageRecord::has_failed);
+        failed && !r.seen && self.is_saving(r.rank)
     }
 
     /// Whether it has reached the last stage of the run, or was seen beyond, and none has failed.
@@ -246,13 +293,6 @@ impl Staged {
         self.records.iter().map(|record| record.open.len()).sum()
     }
 
-    /// Follows the rank of a report no more.
-    fn forget(&mut self, r: &StageReport) {
-        if let Some(record) = self.records.get_mut(r.stage as usize) {
-            record.open.remove(&r.rank);
-        }
-    }
-
     fn is_open(&self) -> bool {
         self.saved_at.is_some() && !self.counted && !self.has_failed()
     }
@@ -270,12 +310,14 @@ impl Staged {
 impl Load {
     /// Takes a report. Returns how long the rank loaded, if it has ended now.
     fn take(&mut self, r: &StageReport) -> Option<Span> {
-        let open = &self.record.open;
+        let had = &self.record;
+        let is_another = r.step.is_some() && self.step.is_some() && r.step != self.step;
         let is_new = match r.phase {
             // A rank that begins again was interrupted before.
-            CkptPhase::Start => open.is_empty() || open.contains_key(&r.rank),
+            CkptPhase::Start if had.is_open() => had.open.contains_key(&r.rank),
+            CkptPhase::Start => !had.has_failed() || is_another || had.is_tried_again(r),
             // A log may show only the end of the load after one that failed.
-            CkptPhase::End => self.record.failed && !open.contains_key(&r.rank),
+            CkptPhase::End => had.has_failed() && !had.may_have(r.rank),
             CkptPhase::Fail => false,
         };
         if is_new {
@@ -360,6 +402,12 @@ impl Stages {
         self.steps.iter().find(|one| one.step == step)
     }
 
+    /// Whether ranks have not ended the save of this step, of a run that only saves.
+    pub(super) fn is_half_saved(&self, step: i64) -> bool {
+        let save = self.find(step).and_then(|one| one.record(Stage::Save));
+        !self.is_asynchronous() && save.is_some_and(StageRecord::is_open)
+    }
+
     pub(super) fn find_mut(&mut self, step: i64) -> Option<&mut Staged> {
         self.steps.iter_mut().find(|one| one.step == step)
     }
@@ -381,7 +429,8 @@ impl Stages {
     pub(super) fn take(&mut self, step: i64, r: &StageReport) -> Option<Span> {
         let took = self.of_step(step).take(r);
         if r.phase == CkptPhase::Start && self.steps.iter().map(Staged::open).sum::<usize>() > OPEN_KEPT {
-            self.of_step(step).forget(r);
+            let record = self.of_step(step).records.get_mut(r.stage as usize);
+            record.into_iter().for_each(|record| record.forget(r.rank));
         }
         took
     }
@@ -452,7 +501,7 @@ impl Stages {
     /// Follows when stages are at work, after a report was taken. `nodes`: those of the ranks that
     /// are counted with it.
     pub(crate) fn follow(&mut self, r: &StageReport, nodes: u32) {
-        let is_open = self.ranks_with(r).next().is_some();
+        let is_open = self.record_of(r).is_some_and(StageRecord::is_open);
         let (waits, asynchronous) = (self.waiting().next().is_some(), self.is_asynchronous());
         if let Some(of_stage) = self.nodes.get_mut(r.stage as usize) {
             let of_stage = of_stage.get_or_insert_default();
@@ -515,7 +564,7 @@ impl Stages {
 
     /// The step of the checkpoint that could not be loaded last, unless a later load succeeded.
     pub(super) fn failed_load(&self) -> Option<i64> {
-        self.load.as_ref().filter(|load| load.record.failed)?.step
+        self.load.as_ref().filter(|load| load.record.has_failed())?.step
     }
 
     /// A new attempt began. What the processes of the last one were writing is lost, and it may

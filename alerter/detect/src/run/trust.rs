@@ -167,6 +167,14 @@ impl Checkpoints {
         trust.evals.push_back((step, loss));
     }
 
+    /// The last checkpoint, if ranks have not ended their part of its blocking save. A run that makes
+    /// steps again had waited for them, whatever was heard of it.
+    fn half_saved(&self) -> Option<PassedOver> {
+        let step = self.last_step.filter(|_| self.work <= 0.0)?;
+        let why = Flaw::Incomplete;
+        self.stages()?.is_half_saved(step).then_some(PassedOver { step, why })
+    }
+
     /// The checkpoints that nobody should go back to, oldest first, whatever else is wrong.
     pub(crate) fn flawed(&self) -> Vec<PassedOver> {
         let is_whole =
@@ -178,7 +186,7 @@ impl Checkpoints {
             let why = self.trust.as_ref()?.bad_evaluation(*step)?;
             Some(PassedOver { step: *step, why })
         });
-        let mut all: Vec<PassedOver> = unfit.chain(unread).chain(bad).collect();
+        let mut all: Vec<PassedOver> = unfit.chain(self.half_saved()).chain(unread).chain(bad).collect();
         all.sort_by_key(|flawed| flawed.step);
         all.dedup_by_key(|flawed| flawed.step);
         all
@@ -282,6 +290,52 @@ mod tests {
         assert!(load(CkptPhase::End, 0).is_empty(), "another load, of which only the end was reported");
         assert_eq!(load(CkptPhase::Fail, 0), unread);
         assert!(load(CkptPhase::Start, 0).is_empty(), "it is loaded again");
+    }
+
+    /// A rank reports the blocking save of step 600.
+    fn save(c: &mut Checkpoints, (phase, rank, at): (CkptPhase, u32, i64)) {
+        let (stage, step, now) = (Stage::Save, Some(600), Ts(at));
+        let r = StageReport { stage, phase, step, rank, now, at: now, secs: None, bytes: None, seen: false };
+        match phase {
+            CkptPhase::Start => c.save_began(&r),
+            CkptPhase::End => c.save_ended(&r),
+            CkptPhase::Fail => c.save_failed(&r, false, "disk full"),
+        }
+    }
+
+    #[test]
+    fn a_save_that_one_rank_has_ended_is_not_whole_while_another_saves() {
+        use CkptPhase::{End, Start};
+        let mut c = evaluated(&[]);
+        [(Start, 0, 1), (Start, 1, 1), (End, 0, 2)].into_iter().for_each(|report| save(&mut c, report));
+        assert_eq!(c.flawed(), [PassedOver { step: 600, why: Flaw::Incomplete }]);
+        save(&mut c, (End, 1, 3));
+        assert!(c.flawed().is_empty(), "all have ended it");
+        let mut c = evaluated(&[]);
+        [(Start, 0, 1), (Start, 1, 1), (End, 0, 2)].into_iter().for_each(|report| save(&mut c, report));
+        c.worked(1.0);
+        assert!(c.flawed().is_empty(), "the run goes on");
+    }
+
+    #[test]
+    fn a_save_that_failed_on_one_rank_is_none_to_go_back_to() {
+        use CkptPhase::{End, Fail, Start};
+        let (begin, late) = ((Start, 0, 1), (Start, 1, 1));
+        for story in [
+            [begin, late, (End, 0, 2), (Fail, 1, 3)],
+            [begin, late, (Fail, 1, 2), (End, 0, 3)],
+            [begin, (Fail, 0, 2), late, (End, 1, 3)],
+        ] {
+            let mut c = evaluated(&[]);
+            story.into_iter().for_each(|report| save(&mut c, report));
+            assert_eq!(c.flawed(), [PassedOver { step: 600, why: Flaw::Failed }], "{story:?}");
+            assert!(!c.steps.contains(&600) && c.last_step != Some(600), "{story:?}");
+            // It is saved again.
+            [(Start, 0, 9), (Start, 1, 9), (End, 0, 10), (End, 1, 10)]
+                .into_iter()
+                .for_each(|report| save(&mut c, report));
+            assert!(c.flawed().is_empty() && c.steps.contains(&600), "{story:?}");
+        }
     }
 
     fn found(kind: Kind, signal: &'static str, change: Change, onset: i64, value: f64) -> Finding {

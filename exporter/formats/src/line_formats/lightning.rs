@@ -4,7 +4,7 @@
 //!
 //! `ModelCheckpoint` prints a save only with `verbose=True` and a metric to watch: `Epoch 0, global
 //! step 1563: 'val_loss' reached 0.49430 (best 0.49430), saving model to '/ckpt/a.ckpt' as top 3`,
-//! before it saves. The next drawing of the bar ends it. What it prints when it loads one is always
+//! before it saves. It ends when the bar moves on. What it prints when it loads one is always
 //! there. Fabric prints none of all this.
 //!
 //! The bar counts batches, and the save counts steps of optimizers. Where the two differ, a save is
@@ -131,18 +131,21 @@ impl Lightning {
         let goes_on = self.drawn.is_none_or(|had| place >= had);
         if drawing.n == 0 {
             // It is drawn anew for an epoch with the metrics of the last one, by a new process
-            // without any.
-            if drawing.shown.is_none_or(|shown| shown.contains('=')) || goes_on {
+            // without any. That of Rich begins at 0 with the new epoch.
+            if drawing.shown.is_some_and(|shown| shown.contains('=')) || goes_on {
                 self.end_pauses(line, out);
             } else {
                 self.forget_pauses();
             }
             return if self.is_sure { Outcome::Ignored } else { Outcome::Unmatched };
         }
-        if goes_on {
-            self.end_pauses(line, out);
-        } else {
+        if !goes_on {
             self.forget_pauses();
+        } else if self.drawn == Some(place) {
+            // A process that dies while it saves draws its bar once more.
+            self.pause.end(self.bars.last_step(), line, out);
+        } else {
+            self.end_pauses(line, out);
         }
         if let Some(total) = drawing.total.filter(|_| self.drawn.is_none()) {
             self.bars.begins_after(drawing.epoch.saturating_mul(total));

@@ -72,14 +72,14 @@ impl StageTimes {
     fn new(stage: Stage, record: &StageRecord) -> Option<Self> {
         let end = record.end.filter(|_| record.has_ended());
         let secs = record.start.zip(end).map(|(start, end)| (end - start).as_secs_f64().max(0.0));
-        let was_reported = record.start.is_some() || record.end.is_some() || record.failed;
+        let was_reported = record.start.is_some() || record.end.is_some() || record.has_failed();
         was_reported.then_some(Self {
             stage,
             start: record.start,
             end,
             secs,
             bytes: record.bytes,
-            failed: record.failed,
+            failed: record.has_failed(),
         })
     }
 }

@@ -41,6 +41,37 @@ fn a_stage_of_many_ranks_ends_with_the_last_of_them() {
 }
 
 #[test]
+fn ranks_that_are_too_many_to_follow_are_waited_for_too() {
+    let many = 2 * RANKS_KEPT as u32;
+    let mut stages = Stages::default();
+    let mut take = |step, phase, ranks: core::ops::Range<u32>| {
+        for rank in ranks {
+            stages.take(step, &report(Stage::Write, phase, Some(step), rank, 5));
+        }
+        stages.find(step).is_some_and(|one| one.is_complete(Stage::Write))
+    };
+    take(100, Start, 0..many);
+    assert!(!take(100, End, 0..many - 1) && take(100, End, many - 1..many));
+    // Three in which nobody ends take all the room.
+    (1..4).for_each(|step| _ = take(step, Start, 0..RANKS_KEPT as u32));
+    take(200, Start, 0..2);
+    assert!(!take(200, End, 0..1) && take(200, End, 1..2));
+}
+
+#[test]
+fn a_load_fails_however_late_the_other_ranks_are_heard() {
+    let mut stages = Stages::default();
+    let mut load = |phase, rank, at| {
+        stages.take_load(&report(Stage::Load, phase, Some(500), rank, at));
+        stages.failed_load()
+    };
+    load(Start, 0, 10);
+    assert_eq!(load(Fail, 0, 20), Some(500));
+    assert_eq!((load(Start, 1, 10), load(End, 1, 30)), (Some(500), Some(500)), "of another node");
+    assert_eq!(load(Start, 1, 90), None, "it is loaded again");
+}
+
+#[test]
 fn only_so_many_steps_are_kept_and_the_oldest_that_waits_is_one() {
     let mut stages = Stages { reaches: Stage::Durable, ..Stages::default() };
     stages.of_step(0).counted = true;

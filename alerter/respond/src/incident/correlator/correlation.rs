@@ -192,13 +192,18 @@ impl Incident {
     }
 
     /// Whether the run is slow because its nodes are set up differently: of the two, one is
-    /// reported here, and the other one now.
+    /// reported here, and the other one now. They are about the same setting.
     fn is_of_the_drift(&self, context: &Context, v: &Finding) -> bool {
         let mut of_run = self.raised.keys().filter(|(s, _)| s.scope == context.scope).map(|(_, kind)| *kind);
+        let (here, now) = (&self.record, &v.suspects);
         match v.kind.cause() {
-            Cause::Speed => is_explained(&v.suspects) && of_run.any(|kind| kind == Kind::ConfigDrift),
+            Cause::Speed => {
+                let many = if here.kind == Kind::ConfigDrift { here.value } else { f64::INFINITY };
+                of_run.any(|kind| kind == Kind::ConfigDrift) && explains(&here.suspects, many, now)
+            }
             Cause::Config if v.kind == Kind::ConfigDrift => {
-                is_explained(&self.record.suspects) && of_run.any(|kind| kind.cause() == Cause::Speed)
+                let is_slow = of_run.any(|kind| kind.cause() == Cause::Speed);
+                is_slow && explains(now, v.value, &here.suspects)
             }
             _ => false,
         }
@@ -214,10 +219,20 @@ pub(crate) fn may_be_one(i: &Incident, subject: &Subject, labels: &Labels) -> bo
     has_a_say(subject, &i.record.labels) && i.has_a_say(labels)
 }
 
-/// Whether the first suspect is a setting by which nodes differ, and which makes some of them slower.
-fn is_explained(suspects: &[Suspect]) -> bool {
-    let is_slower = |seen: &Observation| matches!(seen, Observation::SettingComputesLonger { .. });
-    suspects.first().is_some_and(|first| first.observations().any(is_slower))
+/// Whether the first suspect of a slow run is a setting that makes some of its nodes slower, and
+/// that is one of so many differences of the drift. A drift names a few of many. A setting that may
+/// differ is no part of it.
+fn explains(drift: &[Suspect], differences: f64, slow: &[Suspect]) -> bool {
+    let slower = slow.first().into_iter().flat_map(Suspect::observations).find_map(|seen| match seen {
+        Observation::SettingComputesLonger { key, .. } => Some(key),
+        _ => None,
+    });
+    let keys = drift.iter().flat_map(Suspect::observations).filter_map(|seen| match seen {
+        Observation::SettingComputesLonger { key, .. } | Observation::Setting { key, .. } => Some(key),
+        _ => None,
+    });
+    let named: BTreeSet<&String> = keys.collect();
+    slower.is_some_and(|key| named.contains(key) || (named.len() as f64) < differences)
 }
 
 fn physical(cause: Cause) -> bool {

@@ -100,7 +100,13 @@ fn a_run_that_is_slow_because_its_nodes_are_set_up_differently() {
         vec![Suspect::new(Target::Setting { key: "driver".into() }, longer)]
     };
     let slow = |kind, suspects| Finding { suspects, ..raised(at(10), kind, TICKET) };
-    let drift = || raised(at(60), Kind::ConfigDrift, TICKET);
+    let drift_of = |key: &str| {
+        let (value, expected) = ("550".into(), "570".into());
+        let differs = Observation::Setting { key: key.into(), value, expected, on: None };
+        let suspects = vec![Suspect::new(Target::node("n1"), differs)];
+        Finding { suspects, value: 1.0, ..raised(at(60), Kind::ConfigDrift, TICKET) }
+    };
+    let drift = || drift_of("driver");
     let book = |story: &[Finding]| {
         let mut book = Manager::new(ResponderConfig::default());
         for v in story {
@@ -122,6 +128,18 @@ fn a_run_that_is_slow_because_its_nodes_are_set_up_differently() {
     let apart = [slow(Kind::Straggler, Vec::new()), drift()];
     assert_eq!(book(&apart).open.len(), 2, "nothing says that the drift makes it slow");
     assert_eq!(book(&[slow(Kind::LossSpike, setting()), drift()]).open.len(), 2);
+    let other = || drift_of("env.NCCL_ALGO");
+    assert_eq!(book(&[slow(Kind::MfuDroop, setting()), other()]).open.len(), 2, "another setting differs");
+    assert_eq!(book(&[other(), slow(Kind::MfuDroop, setting())]).open.len(), 2);
+    let many = || Finding { value: 2.0, ..other() };
+    assert_eq!(book(&[many(), slow(Kind::MfuDroop, setting())]).open.len(), 1, "not all are named");
+    // A drift neither hides a page nor names it.
+    let page = || Finding { severity: Severity::Page, ..slow(Kind::MfuDroop, setting()) };
+    for story in [[drift(), page()], [page(), drift()]] {
+        let both = book(&story);
+        let led: Vec<_> = both.open.values().map(|i| (i.record.kind, i.record.severity)).collect();
+        assert_eq!(led, [(Kind::MfuDroop, Severity::Page)]);
+    }
 }
 
 #[test]

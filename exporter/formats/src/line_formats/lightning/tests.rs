@@ -58,7 +58,7 @@ const START: Option<CkptPhase> = Some(CkptPhase::Start);
 const END: Option<CkptPhase> = Some(CkptPhase::End);
 
 #[test]
-fn a_save_ends_with_the_next_drawing_of_the_bar() {
+fn a_save_ends_when_the_bar_moves_on() {
     let e = all(&[drawn(0, 50), drawn(0, 100), save(0, 100), drawn(0, 100), drawn(1, 50)]);
     let want = [
         (Kind::Step, Some(50), None),
@@ -151,6 +151,17 @@ fn a_save_whose_process_is_gone_does_not_end() {
     let e = all(&[drawn(1, 50), drawn(1, 60), save(1, 160), drawn(0, 10), drawn(0, 20)]);
     let ends = e.iter().filter(|e| e.ckpt == END).count();
     assert_eq!(ends, 0, "{:?}", seen(&e));
+    // It draws its bar once more when it dies.
+    let again = drawn(0, 100);
+    let dies = [
+        "Traceback (most recent call last):",
+        "OSError: [Errno 28] No space left on device",
+        again.as_str(),
+        "Epoch 0:   0%|          | 0/100 [00:00<?, ?it/s]",
+    ];
+    let lines = [drawn(0, 50), drawn(0, 100), save(0, 100)].into_iter().chain(dies.map(str::to_owned));
+    let e = all(&lines.chain([drawn(0, 10), drawn(0, 20)]).collect::<Vec<_>>());
+    assert!(e.iter().any(|e| e.ckpt == START) && e.iter().all(|e| e.ckpt != END), "{:?}", seen(&e));
 }
 
 #[test]
@@ -212,6 +223,9 @@ fn bars_of_rich_are_its_own() {
     assert_eq!(name, "lightning");
     let steps: Vec<_> = e.iter().map(|e| (e.step.unwrap(), e.ckpt)).collect();
     assert_eq!(steps, [(50, None), (100, None), (100, START), (100, END), (150, None)]);
+    // The process is gone, and a new one begins again.
+    let e = all(&[bar(0, 50), bar(0, 100), save(0, 100), bar(0, 0), bar(0, 50), bar(0, 60)]);
+    assert!(e.iter().any(|e| e.ckpt == START) && e.iter().all(|e| e.ckpt != END), "{:?}", seen(&e));
 }
 
 proptest::proptest! {
