@@ -114,6 +114,8 @@ const OF_KEY: &[&str] = &[
     "messages", "output", "proj", "prompt", "query", "rejected", "response", "reward", "solution", "target",
     "text", "tools", "value", "video", "videos",
 ];
+/// Words beside which a key or a token is a secret, whatever is on its other side.
+const OF_SERVICES: &[&str] = &["api", "aws", "azure", "bot", "hf", "hub", "openai", "ssh", "wandb"];
 /// Words that have such a part, and with a number as their value count something.
 const COUNTED: &[&str] = &["envs", "tokens"];
 /// Words that have such a part, and the values with which they tell where a run belongs: routes
@@ -215,6 +217,7 @@ fn is_secret_word(words: &[&str], at: usize, word: &str) -> bool {
     let before = at.checked_sub(1).and_then(|at| words.get(at));
     let beside = |of: &[&str]| before.into_iter().chain(words.get(at + 1)).any(|word| of.contains(word));
     let is_plain = match word {
+        "token" | "tokens" | "key" | "keys" if beside(OF_SERVICES) => false,
         "token" => beside(OF_TOKEN),
         "tokens" => beside(OF_TOKENS),
         "key" | "keys" => beside(OF_KEY),

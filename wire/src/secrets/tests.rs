@@ -33,7 +33,7 @@ fn names_of_arguments_that_are_secrets() {
         "wandb-api-key hf_token db.password apiKey aws-secret-access-key auth PAT wandbkey hftoken clientsecret \
          privatekey accountkey sshkey hf_login userpass passcode env env_vars export headers otel-headers \
          slack_webhook tokenizer_key DB_PASS AWS_ACCESS api_tokens reward_model.api_key label_studio_api_key \
-         image.hub_token moe.hf_token text.key max.tokens"
+         image.hub_token moe.hf_token text.key max.tokens api_key_value input-api-key hub_token_start"
             .split_whitespace()
     {
         assert!(is_secret_argument(name), "{name}");
