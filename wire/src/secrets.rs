@@ -56,9 +56,17 @@ const PLAIN: &[&str] = &[
     "authors",
     "bypass",
     "certainty",
+    "credit",
+    "keyframe",
+    "keyframes",
+    "keypoint",
+    "keypoints",
     "keyword",
     "keywords",
+    "passage",
+    "passages",
     "passes",
+    "tiktoken",
     "tokenization",
     "tokenize",
     "tokenized",
@@ -66,40 +74,59 @@ const PLAIN: &[&str] = &[
     "tokenizers",
     "uncertainty",
 ];
-/// Words beside which a token is one of a language model, tokens are a number of them, and keys
-/// belong to attention or to the columns of a data set.
+/// Words right before or after which a token is one of a language model, tokens are a number of
+/// them, and keys belong to attention or to the columns of a data set. Those that are further off
+/// tell nothing: `reward_model.api_key`.
 const OF_TOKEN: &[&str] = &[
     "audio",
     "bos",
     "cls",
+    "decoder",
     "dispatcher",
     "drop",
+    "eod",
     "eos",
     "image",
+    "len",
+    "length",
     "level",
     "mask",
+    "max",
+    "min",
     "moe",
+    "num",
     "pad",
     "per",
+    "sep",
     "special",
+    "start",
+    "stop",
     "unk",
     "video",
     "vision",
 ];
 const OF_TOKENS: &[&str] = &[
-    "batch", "budget", "input", "max", "min", "moe", "new", "num", "per", "seen", "special", "total", "train",
+    "batch", "batched", "budget", "input", "max", "min", "moe", "new", "num", "per", "seen", "special",
+    "total", "train",
 ];
 const OF_KEY: &[&str] = &[
-    "column", "dim", "head", "heads", "image", "label", "prompt", "query", "response", "reward", "text",
-    "value", "video",
+    "answer", "chosen", "column", "dim", "fn", "head", "heads", "image", "images", "input", "label",
+    "messages", "output", "proj", "prompt", "query", "rejected", "response", "reward", "solution", "target",
+    "text", "tools", "value", "video", "videos",
 ];
+/// Words beside which a key or a token is a secret, whatever is on its other side.
+const OF_SERVICES: &[&str] = &["api", "aws", "azure", "bot", "hf", "hub", "openai", "ssh", "wandb"];
 /// Words that have such a part, and with a number as their value count something.
 const COUNTED: &[&str] = &["envs", "tokens"];
-/// Prefixes that mark tokens: of Hugging Face, Weights & Biases, GitHub, GitLab, Slack, OpenAI and
+/// Words that have such a part, and the values with which they tell where a run belongs: routes
+/// select by `env="prod"`.
+const OF_ENVIRONMENT: &[&str] = &["env", "environment"];
+const ENVIRONMENTS: &[&str] =
+    &["dev", "development", "prod", "production", "qa", "sandbox", "stage", "staging", "test", "testing"];
+/// Prefixes that mark tokens: of Weights & Biases, GitHub, GitLab, Slack, OpenAI and
 /// its like, Stripe, Amazon, Google, NVIDIA, Alibaba, Databricks, Docker, npm, PyPI, Vault,
 /// SendGrid, LangSmith, and JSON Web Tokens.
 const TOKENS: &[&str] = &[
-    "hf_",
     "wandb_v1_",
     "ghp_",
     "gho_",
@@ -132,6 +159,10 @@ const TOKENS: &[&str] = &[
 ];
 /// The fewest characters of a token.
 const MIN_TOKEN: usize = 12;
+/// The prefix of the tokens of Hugging Face, and the fewest letters and digits that follow without a
+/// break. Tokens have 34, and folders such as `hf_checkpoints` begin like one.
+const HUB: &str = "hf_";
+const MIN_HUB: usize = 20;
 /// The most characters of a word that is shown under any name, of a number, of the value of a known
 /// setting, and of one whose hash is shown.
 const MAX_WORD: usize = 24;
@@ -173,22 +204,49 @@ pub fn is_secret_argument(name: &str) -> bool {
 /// The same, where some words are no secrets.
 fn is_secret_but_for(name: &str, plain: &[&str]) -> bool {
     let name = name.to_ascii_lowercase();
-    let words = || words(&name);
-    let beside = |of: &[&str]| words().any(|word| of.contains(&word));
-    let is_plain = |word: &str| match word {
+    // A group of a configuration tells nothing of what is in another one.
+    let mut parts = name.split(|c: char| !c.is_ascii_alphanumeric() && !matches!(c, '_' | '-' | ' '));
+    parts.any(|part| {
+        let words: Vec<&str> = words(part).collect();
+        let mut numbered = words.iter().enumerate();
+        numbered.any(|(at, word)| is_secret_word(&words, at, word) && !plain.contains(word))
+    })
+}
+
+fn is_secret_word(words: &[&str], at: usize, word: &str) -> bool {
+    let before = at.checked_sub(1).and_then(|at| words.get(at));
+    let beside = |of: &[&str]| before.into_iter().chain(words.get(at + 1)).any(|word| of.contains(word));
+    let is_plain = match word {
+        "token" | "tokens" | "key" | "keys" if beside(OF_SERVICES) => false,
         "token" => beside(OF_TOKEN),
         "tokens" => beside(OF_TOKENS),
         "key" | "keys" => beside(OF_KEY),
         other => PLAIN.contains(&other),
     };
-    let is_secret_word = |word: &str| WORDS.contains(&word) || PARTS.iter().any(|part| word.contains(part));
-    words().any(|word| is_secret_word(word) && !is_plain(word) && !plain.contains(&word))
+    !is_plain && (WORDS.contains(&word) || PARTS.iter().any(|part| word.contains(part)))
+}
+
+/// Whether a text may be a secret, by its name or by itself. `true` and `false` are none under any
+/// name, and neither is the number of tokens or environments, or the word for one.
+pub fn is_secret_text(name: &str, text: &str) -> bool {
+    let plain: &[&str] = if is_numbers(text) {
+        COUNTED
+    } else if is_one_of(ENVIRONMENTS, text) {
+        OF_ENVIRONMENT
+    } else {
+        &[]
+    };
+    (!is_one_of(FLAGS, text) && is_secret_but_for(name, plain)) || is_secret_value(text)
 }
 
 /// Whether a value may hold a secret under any name: an address with a password or a query, a
 /// secret with its name, or what looks like a token.
 pub fn is_secret_value(value: &str) -> bool {
-    let of_somebody = value.split_once(':').is_some_and(|(_, rest)| rest.contains('@'));
+    // An image of a container may be named by its hash.
+    let is_password = |(at, _): (usize, &str)| value.get(at..).is_some_and(|v| !v.starts_with("@sha256:"));
+    let of_somebody = value
+        .find(':')
+        .is_some_and(|colon| value.match_indices('@').any(|found| found.0 > colon && is_password(found)));
     let asks = value.split_once("://").is_some_and(|(_, rest)| rest.contains('?'));
     let names_secret = |(at, mark): (usize, &str)| {
         let before = value.get(..at).unwrap_or_default().trim_end_matches(['"', '\'', ' ']);
@@ -198,7 +256,9 @@ pub fn is_secret_value(value: &str) -> bool {
         !is_folder && is_secret_argument(name)
     };
     let mut words = value.split(|c: char| !is_of_name(c));
-    let is_token = |word: &str| word.len() >= MIN_TOKEN && TOKENS.iter().any(|t| word.starts_with(t));
+    let is_token = |word: &str| {
+        is_of_hub(word) || (word.len() >= MIN_TOKEN && TOKENS.iter().any(|t| word.starts_with(t)))
+    };
     of_somebody
         || asks
         || value.match_indices(['=', ':']).any(names_secret)
@@ -223,6 +283,11 @@ fn has_secret_option(value: &str) -> bool {
         }
     }
     false
+}
+
+fn is_of_hub(word: &str) -> bool {
+    let rest = word.strip_prefix(HUB).unwrap_or_default();
+    rest.bytes().take_while(u8::is_ascii_alphanumeric).count() >= MIN_HUB
 }
 
 fn is_of_name(c: char) -> bool {
@@ -257,20 +322,17 @@ pub enum Shown {
 
 /// How much may be shown of an argument (`arg.lr`), or of what a trainer declares. A number, a
 /// switch and a short plain word are shown under each name that is not that of a secret, and a
-/// plain value of a known setting. `true` and `false` are shown under any name, and the number of
-/// tokens or environments.
+/// plain value of a known setting.
 pub fn shown(key: &str, value: &str) -> Shown {
     let name = key.strip_prefix(ARGUMENT).unwrap_or(key);
-    let (is_flag, is_number) = (is_one_of(FLAGS, value), is_numbers(value));
-    let counted: &[&str] = if is_number { COUNTED } else { &[] };
-    if (!is_flag && is_secret_but_for(name, counted)) || is_secret_value(value) {
+    if is_secret_text(name, value) {
         return Shown::Nothing;
     }
     // `-p` may be anything, and often is a password.
-    if is_number && !name.eq_ignore_ascii_case("p") {
+    if is_numbers(value) && !name.eq_ignore_ascii_case("p") {
         return Shown::Value;
     }
-    if name.len() < 2 && !is_flag {
+    if name.len() < 2 && !is_one_of(FLAGS, value) {
         return Shown::Nothing;
     }
     let is_word = value.len() <= MAX_WORD
@@ -311,11 +373,12 @@ fn is_numbers(value: &str) -> bool {
 }
 
 /// Whether the value of a known setting is plain. That of a place may be an address, and any may
-/// name objects of a store.
+/// name objects of a store, be a list of quoted words, or a pattern of layers: `([0]*3+[1]*58)`.
 fn is_plain(value: &str, is_place: bool) -> bool {
     let plain = |b: u8| {
         b.is_ascii_alphanumeric()
-            || matches!(b, b'_' | b'.' | b'-' | b'/' | b'+' | b'(' | b')' | b'[' | b']')
+            || matches!(b, b'_' | b'.' | b'-' | b'/' | b'+' | b'*' | b'|' | b'(' | b')' | b'[' | b']')
+            || matches!(b, b'\'' | b'"')
             || (is_place && matches!(b, b':' | b'@'))
     };
     let object = |part: &str| match part.split_once("://") {
@@ -352,198 +415,4 @@ fn changes(run: &str) -> usize {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_of_secrets() {
-        for name in [
-            "NCCL_API_KEY",
-            "TORCH_HUB_TOKEN",
-            "cuda_password",
-            "UCX_AUTH",
-            "FI_CREDENTIALS",
-            "NCCL_NET_JWT",
-            "TORCH_HF_PAT",
-        ] {
-            assert!(is_secret(name), "{name}");
-        }
-        for name in [
-            "NCCL_DEBUG",
-            "OMP_NUM_THREADS",
-            "UCX_TLS",
-            "NCCL_IB_PKEY",
-            "PYTORCH_CUDA_ALLOC_CONF",
-            "NCCL_CONF_PATH",
-        ] {
-            assert!(!is_secret(name), "{name}");
-        }
-    }
-
-    #[test]
-    fn names_of_arguments_that_are_secrets() {
-        for name in
-            "wandb-api-key hf_token db.password apiKey aws-secret-access-key auth PAT wandbkey hftoken clientsecret \
-             privatekey accountkey sshkey hf_login userpass passcode env env_vars export headers otel-headers \
-             slack_webhook tokenizer_key DB_PASS AWS_ACCESS api_tokens"
-                .split_whitespace()
-        {
-            assert!(is_secret_argument(name), "{name}");
-        }
-        for name in [
-            "tokenizer-model",
-            "tokens_per_batch",
-            "num_key_value_heads",
-            "passes",
-            "author",
-            "lr",
-            "data-path",
-            "keyword_filter",
-            "moe-token-dispatcher-type",
-            "pad_token_id",
-            "num_tokens",
-            "model.key_dim",
-            "data.prompt_key",
-            "data.image_key",
-            "loss.token_level",
-            "image_token_index",
-            "pin_memory",
-        ] {
-            assert!(!is_secret_argument(name), "{name}");
-        }
-    }
-
-    #[test]
-    fn names_that_are_secrets_themselves() {
-        for name in ["dXNlcjpodW50ZXIy", "hf_abcdefghijkl", "3f2b8c1d9a7e6f5b4c3d"] {
-            assert!(is_secret_name(name), "{name}");
-        }
-        for name in ["actor.optim.adam_beta1", "model/optimizer", "use_qk_norm", "bf16", "data.train_files"] {
-            assert!(!is_secret_name(name), "{name}");
-        }
-    }
-
-    #[test]
-    fn values_that_are_secrets() {
-        for value in [
-            "https://mirror/x?token=hf_abcdefghijkl",
-            "https://mirror/x?anything",
-            "ada:PW@proxy:3128",
-            "http://ada:PW@proxy",
-            "--dump_to=gs://b?sig=x",
-            "--password=x",
-            "eyJhbGciOiJIUzI1NiJ9.eyJzdWIi.sig",
-            "a,hf_abcdefghijkl",
-            "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY",
-            "ya29.a0AfB_byCd3fGh",
-            "wandb_v1_abcdefgh",
-            "s3://bucket/token=hunter2",
-            "--quiet --hf-token hunter2",
-            "Bearer hunter2",
-        ] {
-            assert!(is_secret_value(value), "{value}");
-        }
-        for value in [
-            "mlx5_0:1,mlx5_1:1",
-            "expandable_segments:True,max_split_size_mb:512",
-            "=eth0,eth1",
-            "--xla_gpu_enable_latency_hiding_scheduler=true",
-            "/opt/amazon/ofi/lib:/usr/lib",
-            "/opt/venv:/home/ada/private:/usr/lib",
-            "gs://bucket/dump",
-            "tcp://10.0.0.1:3000",
-            "^openib",
-            "sk-lake",
-            "/data/processed/RedPajama/Shards/TrainA1",
-            "--xla_a=1 --max-tokens 8",
-            "--xla_of=keys --xla_b=2",
-            "",
-        ] {
-            assert!(!is_secret_value(value), "{value}");
-        }
-    }
-
-    #[test]
-    fn what_is_no_secret_by_name_and_value_is_shown() {
-        use Shown::{Hash, Name, Nothing, Value};
-        const LONG: &str =
-            "/lustre/fsw/portfolios/llm/users/ada/datasets/slimpajama/tokenized/en_text_document";
-        for (key, value, expected) in [
-            ("arg.lr", "3e-4", Value),
-            ("arg.frobnicate", "[1,2, 3]", Value),
-            ("arg.frobnicate", "alltoall", Value),
-            ("arg.tokenizer-type", "GPT2BPETokenizer", Value),
-            ("arg.tokenizer-type", "GPTSentencePieceTokenizer", Value),
-            ("arg.moe-token-dispatcher-type", "alltoall", Value),
-            ("arg.data-path", "/data/c4", Value),
-            ("arg.fsdp", "full_shard auto_wrap", Value),
-            ("arg.pin_memory", "True", Value),
-            ("arg.max_new_tokens", "512", Value),
-            ("arg.model.kv_key_dim", "128", Value),
-            ("git_sha", "3f2b8c1d9a7e6f5b4c3d2e1f0a9b8c7d6e5f4a3b", Value),
-            ("email", "ada@example.org", Value),
-            ("team", "ML infrastructure", Value),
-            ("client", "stepwatch-python/1.4.0", Value),
-            ("version", "2.9.0+cu128", Value),
-            ("arg.n", "8", Value),
-            ("arg.p", "hunter2", Nothing),
-            ("arg.p", "123456", Nothing),
-            ("arg.password", "123456", Nothing),
-            ("arg.token", "123456", Nothing),
-            ("arg.p", "given", Value),
-            ("arg.use_auth_token", "True", Value),
-            ("arg.global-tokens", "4194304", Value),
-            ("arg.tokens", "hunter2", Nothing),
-            ("arg.num_envs", "4096", Value),
-            ("arg.fsdp_transformer_layer_cls_to_wrap", "Qwen2DecoderLayer", Value),
-            ("arg.model_class", "Qwen2MoeForCausalLM", Value),
-            ("arg.data-path", "s3://bucket/c4", Value),
-            ("arg.data-path", "0.5 s3://bucket/c4 0.5 gs://bucket/pile", Value),
-            ("arg.data-path", "https://mirror/c4", Name),
-            ("arg.data.s3", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY", Nothing),
-            ("arg.data-path", LONG, Hash),
-            ("arg.output-dir", LONG, Name),
-            ("arg.frobnicate", LONG, Name),
-            ("arg.comet", "3f2b8c1d9a7e6f5b4c3d2e1f0a9b8c7d6e5f4a3b", Name),
-            ("arg.model", "3f2b8c1d9a7e6f5b4c3d2e1f0a9b8c7d6e5f4a3b", Name),
-            ("arg.comet", "3f2b8c1d9a7e6f5b", Name),
-            ("arg.db", "{user:ada,password:hunter2}", Nothing),
-            ("arg.storage_options", r#"{"key":"minio","secret":"minio123"}"#, Nothing),
-            ("arg.model", "{a:hunter2}", Name),
-            ("arg.slack", "https://hooks.slack.com/services/T1/B2/x", Name),
-        ] {
-            assert_eq!(shown(key, value), expected, "{key} {value}");
-        }
-    }
-
-    proptest::proptest! {
-        #[test]
-        fn a_name_of_a_secret_shows_no_value(
-            before in "((my|db|hub|x1)[-_.])?",
-            word in "api_?key|[a-z]{1,5}key|hf_?token|client_?secret|user_?pass|passcode|[a-z]{1,5}_?login|webhook\
-                |credentials?|authorization|license|otel-headers|env|env_vars|session|bearer|pwd",
-            value in "[ -~]{0,40}",
-        ) {
-            proptest::prop_assume!(!is_one_of(FLAGS, &value));
-            let name = format!("arg.{before}{word}");
-            proptest::prop_assert_eq!(shown(&name, &value), Shown::Nothing);
-        }
-
-        #[test]
-        fn what_is_shown_is_short_and_no_token(
-            name in "[a-z]{2,9}(_[a-z]{2,9})?",
-            value: String,
-            hex in "[0-9a-f]{32,64}",
-        ) {
-            if shown(&name, &value) == Shown::Value {
-                proptest::prop_assert!(value.len() <= 64 && value.is_ascii());
-            }
-            let is_commit = OF_COMMIT.iter().any(|word| name.contains(word));
-            let is_number = hex.parse::<f64>().is_ok();
-            let is_likely = is_mixed(&hex) && changes(&hex) >= CHANGES;
-            if !is_commit && !is_number && is_likely {
-                proptest::prop_assert_ne!(shown(&name, &hex), Shown::Value);
-            }
-        }
-    }
-}
+mod tests;

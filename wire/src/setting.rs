@@ -96,6 +96,8 @@ const OF_DEBUGGING: &[&str] = &["anomaly", "debug", "profile", "profiler", "prof
 const OF_FOLDERS: &[&str] = &["dir", "file", "folder", "name", "out", "output", "path"];
 /// Words of arguments by which a step becomes larger as the run goes on.
 const GROWS: &[&str] = &["curriculum", "ramp", "rampup"];
+/// The values with which such an argument does nothing.
+const OFF: &[&str] = &["0", "false", "no", "none", "null", "off"];
 /// Words in the names of variables that name a place, and that change how a step is computed.
 const VARIABLE_PLACES: &[&str] =
     &["ADDR", "CACHE", "DIR", "FILE", "HOST", "HOSTID", "LIBRARY", "LOG", "PATH", "PORT", "URI", "URL"];
@@ -380,9 +382,10 @@ pub fn is_of_work(key: &str) -> bool {
 }
 
 /// Whether the steps of a run with this setting become larger as it goes on.
-pub fn grows_work(key: &str) -> bool {
+pub fn grows_work(key: &str, value: &str) -> bool {
     let name = key.to_ascii_lowercase();
-    name.split(|c: char| !c.is_ascii_alphanumeric()).any(|word| GROWS.contains(&word))
+    let is_off = OFF.iter().any(|off| value.trim().eq_ignore_ascii_case(off));
+    !is_off && name.split(|c: char| !c.is_ascii_alphanumeric()).any(|word| GROWS.contains(&word))
 }
 
 /// What a difference in this setting can explain.
@@ -507,7 +510,10 @@ mod tests {
 
     #[test]
     fn a_batch_that_is_ramped_up_grows() {
-        assert!(grows_work("arg.rampup-batch-size") && grows_work("arg.data.curriculum.steps"));
-        assert!(!grows_work("arg.trampoline") && !grows_work("arg.warmup"));
+        assert!(
+            grows_work("arg.rampup-batch-size", "32 32 9") && grows_work("arg.data.curriculum.on", "True")
+        );
+        assert!(!grows_work("arg.trampoline", "1") && !grows_work("arg.warmup", "1"));
+        assert!(!grows_work("rampup_batch_size", "None") && !grows_work("arg.curriculum", "false"));
     }
 }

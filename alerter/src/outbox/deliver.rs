@@ -51,6 +51,9 @@ const REMIND_AT_ONCE: usize = 64;
 /// The wait before a failed write to the store is repeated.
 pub(super) const STORE_RETRY: Duration = Duration::from_secs(1);
 
+/// The wait before the lease is looked at again.
+const LEASE_RETRY: Duration = Duration::from_millis(100);
+
 /// The interval at which the same error of the store is logged again.
 const SAID_AGAIN: Duration = Duration::from_mins(1);
 
@@ -98,6 +101,21 @@ pub(super) struct LaneDone {
     pub(super) left_out: bool,
 }
 
+/// Waits until this replica may send a claimed message: a database that is slow renews the lease
+/// late, and nobody else sends what this process has claimed. False once the process has `ended`:
+/// whoever leads next finds the row claimed, and sends.
+pub(super) async fn may_send(holds: impl Fn() -> bool, ended: impl Future<Output = ()>) -> bool {
+    let mut ended = core::pin::pin!(ended);
+    while !holds() {
+        tokio::select! {
+            biased;
+            () = &mut ended => return false,
+            () = tokio::time::sleep(LEASE_RETRY) => {}
+        }
+    }
+    true
+}
+
 impl Courier {
     /// Delivers the first message of a lane.
     pub(super) async fn deliver(
@@ -113,9 +131,7 @@ impl Courier {
             Ok(Some(claim)) => {
                 let claim = self.reworded(claim, now).await;
                 let chart = self.chart(&*notifier, &claim).await;
-                if !self.store.may_send() {
-                    // Another replica may have taken over: it finds the row claimed, and sends.
-                    self.rest().await;
+                if !may_send(|| self.store.may_send(), self.ended()).await {
                     return Done::Lane(LaneDone { receiver, incident, sign: Sign::None, left_out: false });
                 }
                 crash::point("outbox.before_send");
@@ -484,6 +500,14 @@ impl Courier {
             // An error means that the runtime has stopped; the outcome is in the store and is
             // reported at the next start.
             _ = self.feedback.send(feedback) => {}
+        }
+    }
+
+    /// Resolves once this process sends no more.
+    async fn ended(&self) {
+        tokio::select! {
+            () = self.shutdown.wait() => {}
+            () = self.store.superseded() => {}
         }
     }
 

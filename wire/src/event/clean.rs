@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use super::{Event, Kind};
 use crate::json::Value;
 use crate::metrics::Metrics;
-use crate::secrets::{is_secret_argument, is_secret_value};
+use crate::secrets::{is_secret_argument, is_secret_text};
 use crate::words;
 
 impl Event {
@@ -40,28 +40,25 @@ impl Event {
 fn hide(map: &mut BTreeMap<String, Value>) -> u64 {
     let mut hidden = 0;
     map.retain(|name, value| {
-        let named = is_secret_argument(name);
-        let is_secret = |text: &str| named || is_secret_value(text);
-        let keeps = match value {
-            Value::Null | Value::Bool(_) | Value::Number(_) => true,
-            Value::Text(text) => !is_secret(text),
-            Value::List(items) => {
-                for item in items.iter_mut() {
-                    if let Value::Map(inner) = item {
-                        hidden += hide(inner);
-                    }
-                }
-                !items.iter().filter_map(Value::as_str).any(is_secret)
-            }
-            Value::Map(inner) => {
-                hidden += if named { 0 } else { hide(inner) };
-                !named
-            }
-        };
-        hidden += u64::from(!keeps);
-        keeps
+        let kept = keeps(name, value, &mut hidden);
+        hidden += u64::from(!kept);
+        kept
     });
     hidden
+}
+
+/// Hides the entries of a value of this name; false if it may be a secret itself.
+fn keeps(name: &str, value: &mut Value, hidden: &mut u64) -> bool {
+    match value {
+        Value::Null | Value::Bool(_) | Value::Number(_) => true,
+        Value::Text(text) => !is_secret_text(name, text),
+        Value::List(items) => items.iter_mut().all(|item| keeps(name, item, hidden)),
+        Value::Map(_) if is_secret_argument(name) => false,
+        Value::Map(inner) => {
+            *hidden += hide(inner);
+            true
+        }
+    }
 }
 
 fn make_line(text: &mut String) {
@@ -108,6 +105,17 @@ mod tests {
         let text = format!("{:?}", e.extra);
         assert!(!text.contains("canary"), "{text}");
         assert!(["team", "lr", "tokens", "bf16"].iter().all(|kept| text.contains(kept)), "{text}");
+        let mut lists = Event::parse(
+            br#"{"k":"hello","run":"r","env":[{"name":"PW","value":"canary"}],"grid":[[{"pw":"canary"}]],
+            "all":[["ada:canary@h"]],"tokens":[1,2],"hub_token":"True","headers":{"a":["canary"]}}"#,
+        )
+        .unwrap();
+        assert_eq!(lists.hide_secrets(), 4);
+        let text = format!("{:?}", lists.extra);
+        assert!(!text.contains("canary"), "{text}");
+        assert!(["grid", "tokens", "hub_token"].iter().all(|kept| text.contains(kept)), "{text}");
+        let mut labels = Event::parse(br#"{"k":"hello","run":"r","env":"prod","tier":"gold"}"#).unwrap();
+        assert_eq!(labels.hide_secrets(), 0, "routes select by them");
         let mut step =
             Event::parse(br#"{"k":"step","run":"r","step":1,"token":"a","m":{"loss":1}}"#).unwrap();
         assert_eq!(step.hide_secrets(), 0);

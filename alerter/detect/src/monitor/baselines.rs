@@ -152,7 +152,7 @@ pub(super) fn configuration(run: &Run) -> Option<String> {
 /// Whether it is not known how much work a step is: the value of what surely decides is not shown,
 /// or steps become larger, and the beginning of a run does less than the end of the one before.
 fn is_unknown(key: &str, value: &str) -> bool {
-    (value == SET && topic(key) == Topic::Work) || grows_work(key)
+    (value == SET && topic(key) == Topic::Work) || grows_work(key, value)
 }
 
 /// The fingerprint of the settings that may decide how much work a step is: arguments, files, and
@@ -334,6 +334,7 @@ mod tests {
         assert_eq!(with("arg.model-args", "set"), None, "it is not known which model");
         assert_eq!(with("arg.hparams", "set"), None, "it may be any setting");
         assert_eq!(with("arg.rampup-batch-size", "32 32 1000"), None, "it begins with small batches");
+        assert!(with("arg.rampup-batch-size", "None").is_some(), "it does not");
         assert_eq!(work_of(&[("visible_gpus", "8"), ("torch", "2.9")]).as_deref(), Some("f"));
     }
 }

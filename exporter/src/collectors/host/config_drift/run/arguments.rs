@@ -32,6 +32,9 @@ const OPTIONS: &[&str] = &[
 const HYDRA_NAMES: &[&str] = &["--config-name", "-cn"];
 const HYDRA_FOLDERS: &[&str] = &["--config-path", "--config-dir", "-cp", "-cd"];
 const HYDRA_USUAL: &[&str] = &["conf", "config", "configs"];
+/// Its short options, and what they stand for: a word after one dash may be a letter and a secret.
+const HYDRA_SHORT: &[(&str, &str)] =
+    &[("-cn", "--config-name"), ("-cp", "--config-path"), ("-cd", "--config-dir")];
 /// Extensions of configuration files, anywhere on the command line.
 const ENDINGS: &[&str] = &["yaml", "yml", "toml", "json", "gin", "ini", "cfg"];
 
@@ -73,7 +76,7 @@ impl Arguments {
         let rest = words.get(from..).unwrap_or_default();
         let (mut found, mut secret): (Vec<(String, String)>, usize) = (Vec::new(), 0);
         let (mut at, mut unnamed) = (0, 0);
-        while let Some(word) = rest.get(at).copied() {
+        while let Some(word) = rest.get(at).copied().map(long) {
             at += 1;
             let is_option_word = is_option(word);
             if !is_option_word && !word.contains('=') {
@@ -164,6 +167,10 @@ fn is_elsewhere(name: &str, value: &str) -> bool {
 /// Whether a word names a script or a file of configuration.
 fn is_file(word: &str) -> bool {
     ending(word).is_some_and(|e| e == "py" || ENDINGS.contains(&e))
+}
+
+fn long(word: &str) -> &str {
+    HYDRA_SHORT.iter().find(|(short, _)| *short == word).map_or(word, |(_, name)| *name)
 }
 
 /// The name of an option without dashes and the marks of Hydra.

@@ -18,7 +18,7 @@ fn pairs(all: &[(&str, &str)]) -> BTreeMap<String, String> {
 fn arguments_without_secrets_and_places() {
     let found = line(
         "python -u train.py --lr 3e-4 --seed=7 --bf16 --offset -0.5 --save /out --wandb-api-key canary \
-         --hub-token=canary --hf hf_abcdefghijklmn --master_port 29500 --config conf/a.yaml \
+         --hub-token=canary --hf hf_abcdefghijklmnopqrst --master_port 29500 --config conf/a.yaml \
          --data-path /data/c4 --lr 9 optim.beta1=0.9 --node_rank 3",
     );
     let want = [
@@ -71,12 +71,14 @@ fn no_secret_of_a_command_line_is_published() {
         &["--slack_webhook", "https://hooks.slack.com/services/hunter2"],
         &["hunter2"],
         &["aHVudGVyMjpodW50ZXIy="],
-        &["--hf_hunter2hunter2"],
+        &["--hf_hunter2hunter2hunter2"],
         &["-p", "123456"],
         &["--model-args", "pretrained=x,token=hunter2"],
         &["--data-args", "--hf-token hunter2"],
         &["--data-path", "0.5", "/data/a", "https://ada:hunter2@mirror/b"],
         &["--data.secret", "0.5", "/hunter2"],
+        &["reward_model.api_key=hunter2"],
+        &["--image.hub_token", "hunter2"],
     ] {
         let found = of(&[&["python", "train.py"][..], words].concat());
         let text = format!("{:?}", found.shown);
@@ -161,6 +163,17 @@ fn command_lines_of_trainers_survive() {
         &[("config", "llama3/8B_full"), ("profile", "given"), ("batch_size", "4"), ("1", "run")],
     );
     shows("python train.py --config-name=llama_70b", &[("config-name", "llama_70b")]);
+    // Settings after the name of a configuration are no part of a secret.
+    shows(
+        "python train.py -cp conf -cn llama_70b optim.lr=3e-4 model.key_dim=128 \
+         model.path=/models/hf_checkpoints/llama",
+        &[
+            ("config-name", "llama_70b"),
+            ("optim.lr", "3e-4"),
+            ("model.key_dim", "128"),
+            ("model.path", "/models/hf_checkpoints/llama"),
+        ],
+    );
 }
 
 #[test]
