@@ -15,7 +15,7 @@ use crate::detector::{ClockDetector, JudgedStep, NodeAt, NodeDetector, RunAt, St
 use crate::expectation::Expectations;
 use crate::node::NodeState;
 use crate::registry::detectors;
-use crate::run::EnergyConfig;
+use crate::run::{EnergyConfig, RunState};
 use crate::sample::{Extra, StepSample};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;

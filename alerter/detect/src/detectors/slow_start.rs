@@ -58,7 +58,7 @@ pub struct SlowStart {
     held: [f32; HELD],
     blocks: u32,
     /// Scale of a single step within its block.
-    sigma: f64,
+    sigma: f32,
     first_step: i64,
     /// When the first block ended.
     began: Ts,
@@ -73,8 +73,9 @@ impl SlowStart {
         self.blocks = self.blocks.saturating_add(1);
         self.held.rotate_left(1);
         self.held[HELD - 1] = b.median as f32;
-        let spread = if self.blocks > HELD as u32 { b.sigma.min(2.5 * self.sigma) } else { b.sigma };
-        self.sigma += (spread - self.sigma) * RATE.max(1.0 / f64::from(self.blocks));
+        let sigma = f64::from(self.sigma);
+        let spread = if self.blocks > HELD as u32 { b.sigma.min(2.5 * sigma) } else { b.sigma };
+        self.sigma = (sigma + (spread - sigma) * RATE.max(1.0 / f64::from(self.blocks))) as f32;
     }
 
     /// Whether what the run does now is its start.
@@ -86,7 +87,7 @@ impl SlowStart {
 
     fn judge(&mut self, c: &Config, step: &mut JudgedStep<'_>, standard: Standard, grain: f64) {
         let above = |held: f32| f64::from(held) - standard.slowness;
-        let least = c.ticket.ln_1p().max(c.sigmas * self.sigma).max(PRINTED * grain);
+        let least = c.ticket.ln_1p().max(c.sigmas * f64::from(self.sigma)).max(PRINTED * grain);
         let slow = self.held.iter().all(|h| above(*h) >= least);
         self.since = if slow { self.since.or(Some(step.sample.ts)) } else { None };
         let lasted = self.since.is_some_and(|since| step.sample.ts - since >= c.ticket_after);

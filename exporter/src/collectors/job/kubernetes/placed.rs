@@ -31,7 +31,7 @@ pub(super) struct Placed {
     /// crash.
     started: Option<f64>,
     /// Whether it was among the pods that run: each of its containers has started once.
-    pub(super) runs: bool,
+    runs: bool,
 }
 
 /// Pods that were given a node lately, by uid.
@@ -61,6 +61,11 @@ impl Placed {
             started: started.and_then(|all| all.into_iter().reduce(f64::max)),
             runs: false,
         })
+    }
+
+    /// The same pod, from the list of those that run.
+    pub(super) fn running(self) -> Self {
+        Self { runs: true, ..self }
     }
 
     fn is_new(&self, now: f64) -> bool {
