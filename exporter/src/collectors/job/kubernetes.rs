@@ -338,7 +338,7 @@ impl KubernetesReader {
         let gpus = self.gpus.clone();
         let take = |(held, placed): &mut (Held, Vec<Placed>), pod: Pod| {
             held.take(&pod);
-            placed.extend(Placed::of(&gpus, &pod));
+            placed.extend(Placed::of(&gpus, &pod).map(Placed::running));
         };
         let (began, every) = (Instant::now(), self.config.running_interval.as_duration());
         let read: Result<(Held, Vec<Placed>), Missing> = self.list(api, RUNNING, take).await;

@@ -29,6 +29,8 @@ pub(super) struct Placed {
     scheduled: f64,
     /// When the last of its containers started; `None` while one waits for its image.
     started: Option<f64>,
+    /// It was among the pods that run: there is no need to look for it there.
+    runs: bool,
 }
 
 /// Pods that were given a node lately, by uid.
@@ -56,7 +58,12 @@ impl Placed {
             created: seconds(pod.metadata.creation_timestamp.as_deref()),
             scheduled: scheduled.or_else(|| seconds(pod.status.start_time.as_deref()))?,
             started: started.and_then(|all| all.into_iter().reduce(f64::max)),
+            runs: false,
         })
+    }
+
+    pub(super) fn running(self) -> Self {
+        Self { runs: true, ..self }
     }
 
     fn is_new(&self, now: f64) -> bool {
@@ -82,10 +89,11 @@ impl Placed {
 }
 
 impl Places {
-    /// Whether a pod has left the list of those that wait, so that its containers may have started.
+    /// Whether a pod has left the list of those that wait, so that its containers may have started. A
+    /// container that has ended, or fails, never has: that does not make it new.
     pub(super) fn have_begun(&self, waiting: &[Placed]) -> bool {
         let waiting: BTreeSet<&str> = waiting.iter().map(|pod| pod.uid.as_str()).collect();
-        self.0.values().any(|pod| pod.started.is_none() && !waiting.contains(pod.uid.as_str()))
+        self.0.values().any(|pod| !pod.runs && !waiting.contains(pod.uid.as_str()))
     }
 
     /// Takes in the pods of a pass. `whole`: those that run were listed too.
@@ -163,12 +171,15 @@ mod tests {
             created: None,
             scheduled: now - ago,
             started,
+            runs: false,
         };
         let bench = crate::testing::Bench::new(crate::roots::Roots::default());
         let mut places = Places::default();
         places.take(vec![pod("a", 60.0, None), pod("old", 4000.0, None)], false);
         assert!(!places.have_begun(&[pod("a", 60.0, None)]) && places.have_begun(&[]));
-        places.take(vec![pod("a", 60.0, Some(now))], true);
+        places.take(vec![pod("a", 60.0, None).running()], true);
+        assert!(!places.have_begun(&[]), "one of its containers has ended");
+        places.take(vec![pod("a", 60.0, Some(now)).running()], true);
         assert!(!places.have_begun(&[]));
         places.publish(&bench.context());
         let told = bench.published();
