@@ -148,7 +148,8 @@ impl RendezvousReader {
     }
 
     fn look(&mut self, cx: &Context<'_>, now: Instant, out: &mut Samples) {
-        let groups = groups(cx, self.known.look(cx.roots));
+        let mut found = self.known.look(cx.roots);
+        let groups = groups(cx, core::mem::take(&mut found.ranks));
         let gone: Vec<Key> = self.runs.keys().filter(|key| !groups.contains_key(*key)).cloned().collect();
         for (key, watched) in gone.iter().filter_map(|key| self.runs.remove_entry(key)) {
             watched.end(cx, &key);
@@ -168,7 +169,8 @@ impl RendezvousReader {
                 watched.published = None;
                 continue;
             }
-            totals.entry(&key.run).or_default().add(&watched.take(cx, now, key, ranks));
+            let of_key = watched.take(cx, now, key, ranks, found.is_whole(key.uid));
+            totals.entry(&key.run).or_default().add(&of_key);
         }
         totals.iter().for_each(|(run, totals)| totals.write(run, out));
     }
@@ -267,11 +269,11 @@ impl Watched {
         Self { newest, step, over: false, link: None, since: now, tried: None, published: None }
     }
 
-    /// Looks at the ranks, and publishes what is new.
-    fn take(&mut self, cx: &Context<'_>, now: Instant, key: &Key, ranks: &Ranks) -> Totals {
+    /// Looks at the ranks, and publishes what is new. `whole`: all ranks with a process are known.
+    fn take(&mut self, cx: &Context<'_>, now: Instant, key: &Key, ranks: &Ranks, whole: bool) -> Totals {
         let began = ranks.values().map(|rank| rank.began).fold(0.0, f64::max);
         let is_launched = unix_now() - began >= LAUNCHED_SECONDS;
-        let absent = if is_launched { absent(ranks) } else { BTreeSet::new() };
+        let absent = if is_launched && whole { absent(ranks) } else { BTreeSet::new() };
         let here = ranks.values().next();
         let leaves = key.master.as_ref().filter(|master| !master.is_loopback());
         let sockets = here.zip(leaves).and_then(|(p, master)| Sockets::read(cx.roots, p.pid, p.uid, master));
@@ -324,6 +326,9 @@ impl Watched {
         say(rendezvous::KEY, Value::Text(key.text()));
         say(hw::RUNS, Value::List(vec![Value::Text(key.run.clone())]));
         say(rendezvous::RANKS, numbers(ranks.keys()));
+        if let Some(world) = ranks.values().find_map(|rank| rank.place.world) {
+            say(rendezvous::WORLD, Value::Number(f64::from(world)));
+        }
         if !absent.is_empty() {
             say(rendezvous::ABSENT, numbers(absent.iter()));
         }
