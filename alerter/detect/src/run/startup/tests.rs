@@ -286,6 +286,17 @@ fn a_rank_that_comes_with_its_group_made_is_not_late_for_it() {
 }
 
 #[test]
+fn a_rank_whose_hello_comes_after_its_group_is_the_same_process() {
+    let mut s = starting();
+    s.greeted(&greeting(5, 0), Greeter::New, Some(4));
+    (0..4).for_each(|rank| s.phase(Ts(6), &init(Some(rank), Edge::Begin), Some(4)));
+    (1..4).for_each(|rank| s.greeted(&greeting(7, rank), Greeter::New, Some(4)));
+    assert_eq!((s.since, s.ranks(), s.late_for_init(|_| None)), (Ts(0), 4, vec![]));
+    s.phase(Ts(8), &init(Some(4), Edge::Begin), Some(4));
+    assert_eq!(s.ranks(), 4, "there is no rank 4");
+}
+
+#[test]
 fn most_are_there_when_as_many_report_as_before() {
     let usual = StartUsual::of(&[&StartUp { ranks: 4, ..StartUp::default() }]);
     let mut s = Starting::new(Ts(0), Ts(0), None, usual);
