@@ -4,7 +4,7 @@
 //! A run that hangs before its first step often hangs in the store of its process group: a process
 //! was never started, or a node cannot reach the master. Neither has said `hello` then, so both are
 //! read here from `/proc`. A run is looked at until it makes a step, or its processes have been
-//! there for an hour. Nothing is read of a run that trains.
+//! there for four hours. Nothing is read of a run that trains.
 
 mod processes;
 mod sockets;
@@ -52,8 +52,9 @@ pub static PEERS: Family = Family::gauge(
 
 pub static FAMILIES: &[&Family] = &[&RANKS, &CONNECTIONS, &PEERS];
 
-/// How long after the start of its processes a run is looked at.
-const WATCHED_SECONDS: f64 = 3600.0;
+/// How long after the start of its processes a run is looked at: past the page of a start that
+/// hangs, which comes an hour after its last sign of progress, and later in a declared phase.
+const WATCHED_SECONDS: f64 = 4.0 * 3600.0;
 /// A launcher starts all ranks of a node within this time.
 const LAUNCHED_SECONDS: f64 = 60.0;
 /// An attempt that the master did not answer is repeated, and there is none for a moment.

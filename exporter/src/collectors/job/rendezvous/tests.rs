@@ -196,10 +196,20 @@ fn a_process_alone_and_what_is_no_rank_are_left_out() {
 #[test]
 fn processes_that_are_old_are_not_watched() {
     let mut node = Node::new();
-    fs::write(node.dir.path().join("stat"), format!("btime {}\n", unix_now() as u64 - 5000)).unwrap();
+    fs::write(node.dir.path().join("stat"), format!("btime {}\n", unix_now() as u64 - 5000 - 4 * 3600))
+        .unwrap();
     node.rank(100, 900, 4);
     let (events, page) = node.at(0);
     assert!(events.is_empty() && page.rows(&RANKS).count() == 0, "{events:?}");
+}
+
+#[test]
+fn a_start_that_hangs_is_watched_past_its_page() {
+    let mut node = Node::new();
+    fs::write(node.dir.path().join("stat"), format!("btime {}\n", unix_now() as u64 - 9000)).unwrap();
+    node.rank(100, 900, 4);
+    let (events, page) = node.at(0);
+    assert_eq!((events.len(), page.rows(&RANKS).count()), (1, 2), "{events:?}");
 }
 
 #[test]
