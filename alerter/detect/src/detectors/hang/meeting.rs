@@ -146,7 +146,7 @@ impl<'a> Shown<'a> {
                 if let (Some((node, _)), None) = (listens.next(), listens.next()) {
                     all.push(Suspect::new(Target::node(node), why));
                 }
-                if let [one] = &silent[..] {
+                if let [one] = silent.as_slice() {
                     all.push(one.suspect());
                 }
             }
@@ -182,10 +182,10 @@ impl<'a> Shown<'a> {
         match self.way(now, s) {
             Way::MasterSilent { master, silent } => {
                 let (nodes, master) = (silent.len(), Fact::text(master));
-                if let [one] = &silent[..] {
+                if let [one] = silent.as_slice() {
                     named.push(Target::node(one.node));
                 }
-                all.push(match &silent[..] {
+                all.push(match silent.as_slice() {
                     [one] => one.clause(),
                     _ => clause!(
                         "none of {nodes} nodes gets an answer from the master {master}",

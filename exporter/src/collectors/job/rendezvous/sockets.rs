@@ -127,14 +127,14 @@ fn has_address(roots: &Roots, pid: u32, wanted: IpAddr) -> io::Result<bool> {
     let (mut leaf, mut found) = (None::<IpAddr>, false);
     match wanted {
         // A leaf of the trie of routes, and then its routes: `|-- 10.0.0.1`, `/32 host LOCAL`.
-        IpAddr::V4(_) => read_table(roots, &format!("{pid}/net/fib_trie"), &mut |line| {
+        IpAddr::V4(_) => read_table(roots, &format!("{pid}/net/fib_trie"), &mut |line: &str| {
             let line = line.trim();
             match line.strip_prefix("|-- ") {
                 Some(ip) => leaf = ip.parse().ok(),
                 None => found |= leaf == Some(wanted) && line.starts_with('/') && line.ends_with(" LOCAL"),
             }
         })?,
-        IpAddr::V6(wanted) => read_table(roots, &format!("{pid}/net/if_inet6"), &mut |line| {
+        IpAddr::V6(wanted) => read_table(roots, &format!("{pid}/net/if_inet6"), &mut |line: &str| {
             let ip = line.split_ascii_whitespace().next().map(|ip| u128::from_str_radix(ip, 16));
             found |= ip == Some(Ok(wanted.to_bits()));
         })?,
