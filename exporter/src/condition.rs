@@ -273,6 +273,9 @@ mod tests {
     fn every_row_is_reported_by_somebody() {
         let mut collectors = Vec::new();
         sources(&root().join("exporter/src/collectors"), &mut collectors);
+        // What the collectors of schedulers share.
+        let shared = std::fs::read_to_string(root().join("exporter/src/scheduler.rs")).unwrap();
+        collectors.push(shared.split("#[cfg(test)]").next().unwrap().to_owned());
         let all = collectors.concat();
         for condition in NodeCondition::ALL {
             let named = |by: &str| {

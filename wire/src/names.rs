@@ -169,6 +169,9 @@ pub mod rendezvous {
     /// The ranks that have a process on the node, and those of the node that have none.
     pub const RANKS: &str = "ranks";
     pub const ABSENT: &str = "absent";
+    /// How many ranks there are by their launcher: those of a launcher of launchers are not those of
+    /// the run.
+    pub const WORLD: &str = "world";
     /// `true` if a process of the node listens at the port.
     pub const LISTENS: &str = "listens";
     /// Whether the node is connected to the master, and for how many seconds it is so or not. Absent

@@ -29,7 +29,7 @@ impl Monitor {
     /// What the nodes show of the start of a run: those that name it, and those whose ranks meet at
     /// the same place. The name of a run may only be known where a rank of it has said hello. What a
     /// node says of another user's processes does not count.
-    pub(super) fn shown_of_start(&self, now: Ts, run: &Run) -> Shown<'_> {
+    pub(super) fn shown_of_start(&self, now: Ts, run: &Run, s: &Starting) -> Shown<'_> {
         let (name, uid) = (run.state.name.as_str(), run.reporters.uid);
         let nodes = || self.nodes.iter().map(|(node, of)| (node.as_str(), &of.state.starts));
         let meetings = nodes().flat_map(|(node, starts)| starts.meetings(now).map(move |m| (node, m)));
@@ -37,19 +37,45 @@ impl Monitor {
             meetings.filter(|(_, m)| uid.is_none_or(|uid| m.uid == Some(uid))).collect();
         let is_named = |m: &Meeting| m.runs.iter().any(|of| of == name);
         let named = all.iter().filter(|(_, m)| is_named(m) && !m.master.is_empty());
-        let masters: BTreeSet<&str> = named.map(|(_, m)| m.master.as_str()).collect();
-        let is_of_run = |m: &Meeting| is_named(m) || masters.contains(m.master.as_str());
-        let is_here = |node: &str| self.placement.on(node).any(|of| of == name);
+        let masters: BTreeSet<(Option<u32>, &str)> = named.map(|(_, m)| (m.uid, m.master.as_str())).collect();
+        let meets_here = |m: &Meeting| masters.contains(&(m.uid, m.master.as_str()));
+        let is_of_run = |node: &str, m: &Meeting| {
+            is_named(m) || meets_here(m) && !self.is_another(m) && !is_seen_elsewhere(&run.state, s, node, m)
+        };
+        // Where an answer names no run, it is that of the only one of its node.
+        let is_only_here = |node: &str| {
+            let mut on = self.placement.on(node);
+            on.next().is_some_and(|of| of == name) && on.next().is_none()
+        };
         let unanswered = nodes().flat_map(|(node, starts)| {
             starts.unanswered(now).filter(move |one| match &one.runs {
                 Some(runs) => runs.iter().any(|of| of == name),
-                None => is_here(node),
+                None => is_only_here(node),
             })
         });
-        Shown {
-            unanswered: unanswered.collect(),
-            meetings: all.iter().copied().filter(|(_, m)| is_of_run(m)).collect(),
-        }
+        let of_run = all.iter().copied().filter(|(node, m)| is_of_run(node, m));
+        let told = of_run.map(|(node, m)| {
+            let mut m = m.clone();
+            m.listens &= !self.is_at_another(node, &m.master);
+            (node, m)
+        });
+        Shown::new(run.state.world, told.collect(), unanswered.collect())
+    }
+
+    /// Whether it names another run whose processes have spoken. Two runs may meet at names that
+    /// mean a host each, such as `master-0` in two namespaces of Kubernetes.
+    fn is_another(&self, m: &Meeting) -> bool {
+        let speaks = |of: &RunState| of.run_starts().is_none_or(|s| s.ranks() > 0 && !s.is_only_found());
+        m.runs.iter().filter_map(|of| self.runs.get(of)).any(|of| speaks(&of.state))
+    }
+
+    /// Whether the master is another node by its name: another job of the user may listen here at
+    /// the same port.
+    fn is_at_another(&self, node: &str, master: &str) -> bool {
+        let host = master.rsplit_once(':').map_or(master, |(host, _)| host);
+        let is_ip = host.starts_with('[') || host.parse::<core::net::Ipv4Addr>().is_ok();
+        let called = self.node_called(host).filter(|called| !is_ip && self.nodes.contains_key(called));
+        called.is_some_and(|called| called != node)
     }
 
     /// What a start of a run waits for, by the nodes that its job holds GPUs of, and by what its
@@ -77,10 +103,10 @@ impl Monitor {
         if let Some(job) = job.filter(|_| is_full && missing > 0 && missing == fill * without.len()) {
             let is_named = |node: &str| suspects.iter().any(|s| s.target == Target::node(node));
             let without: Vec<&str> = without.into_iter().filter(|node| !is_named(node)).collect();
-            let heard = |node: &str| self.nodes.get(node).map_or(Ts(0), |node| node.state.last_heard);
+            let silent = |node: &str| self.nodes.get(node).map(|node| now - node.state.last_heard);
             // The ranks of a node that is silent may be there.
-            let why = |node: &str| match now - heard(node) {
-                lasts if lasts > SILENT => Observation::NodeSilent { lasts },
+            let why = |node: &str| match silent(node) {
+                Some(lasts) if lasts > SILENT => Observation::NodeSilent { lasts },
                 _ => Observation::NoRankOnNode { job: job.to_owned() },
             };
             let named = without.into_iter().take(MAX_NAMED);
@@ -160,4 +186,10 @@ impl Activity {
             other => other,
         }
     }
+}
+
+/// Whether one of its ranks has said hello on another node.
+fn is_seen_elsewhere(f: &RunState, s: &Starting, node: &str, m: &Meeting) -> bool {
+    let hello_on = |rank: &u32| f.ranks.get(rank)?.node.as_deref().filter(|_| s.has(*rank));
+    m.ranks.iter().filter_map(hello_on).any(|of| of != node)
 }

@@ -378,7 +378,7 @@ impl Monitor {
         }
         let Some(run) = self.runs.get(name) else { return };
         if let Some(s) = run.state.run_starts().filter(|_| v.kind == Kind::Hang) {
-            let shown = self.shown_of_start(now, run);
+            let shown = self.shown_of_start(now, run, s);
             v.suspects = self.suspects_of_start(now, run, s, &shown);
             let (clauses, named) = shown.clauses(now, &run.state, s);
             clauses.into_iter().for_each(|clause| v.why.add(clause));

@@ -61,7 +61,7 @@ impl Monitor {
     }
 
     /// The node that a scheduler calls so. It may leave out the domain, if that is unambiguous.
-    fn node_called(&self, name: &str) -> Option<String> {
+    pub(super) fn node_called(&self, name: &str) -> Option<String> {
         if self.nodes.contains_key(name) || name.contains('.') {
             return Some(name.to_owned());
         }

@@ -15,6 +15,8 @@ use stepwatch_model::time::{Span, Ts};
 const MAX_KEPT: usize = 16;
 /// The most ranks of a list.
 const MAX_RANKS: usize = 64;
+/// The most bytes of a key and of the address of a master. Exporters send shorter ones.
+const MAX_BYTES: usize = 1024;
 /// What was not repeated for this long does not count.
 const FRESH: Span = Span::secs(180);
 /// The longest time that is believed.
@@ -36,6 +38,8 @@ pub(crate) struct Meeting {
     /// The ranks that have a process, and those that should have one and have none.
     pub(crate) ranks: Vec<u32>,
     pub(crate) absent: Vec<u32>,
+    /// How many ranks there are by their launcher.
+    pub(crate) world: Option<u32>,
     /// The node is where they meet.
     pub(crate) listens: bool,
     pub(crate) link: Link,
@@ -71,6 +75,10 @@ impl Starts {
     pub(crate) fn take(&mut self, now: Ts, e: &Event) {
         let text = |key: &str| e.extra.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
         let is_over = e.code == Some(0);
+        let is_short = |key: &str| text(key).len() <= MAX_BYTES;
+        if ![rendezvous::KEY, rendezvous::MASTER].into_iter().all(is_short) {
+            return;
+        }
         match e.name.as_deref() {
             Some(rendezvous::NAME) => {
                 let new = (!is_over).then(|| Meeting::from_event(now, e));
@@ -113,11 +121,12 @@ impl Meeting {
         let seconds = number(rendezvous::SECONDS).filter(|secs| secs.is_finite() && *secs > 0.0);
         let lasts = Span::from_secs_f64(seconds.unwrap_or(0.0).min(LONGEST.as_secs_f64()));
         Self {
-            runs: runs(e).unwrap_or_default(),
+            runs: some_runs(e).unwrap_or_default(),
             uid: e.uid,
             master: text(rendezvous::MASTER).to_owned(),
             ranks: numbers(e, rendezvous::RANKS),
             absent: numbers(e, rendezvous::ABSENT),
+            world: number(rendezvous::WORLD).filter(|n| *n > 0.0).map(|n| n as u32),
             listens: e.extra.get(rendezvous::LISTENS) == Some(&Value::Bool(true)),
             link: match text(rendezvous::LINK) {
                 rendezvous::ESTABLISHED => Link::Connected,
@@ -142,13 +151,18 @@ impl Unanswered {
         };
         let of_rank = |(at, rank)| (rank, hosts.get(at).cloned().unwrap_or_default());
         Some(Self {
-            runs: runs(e),
+            runs: some_runs(e),
             size: number(ras::SIZE)? as u32,
             count: number(ras::UNANSWERED)? as u64,
             ranks: numbers(e, ras::RANKS).into_iter().enumerate().map(of_rank).collect(),
             last: now,
         })
     }
+}
+
+/// The first runs that an event names.
+fn some_runs(e: &Event) -> Option<Vec<String>> {
+    runs(e).map(|all| all.into_iter().take(MAX_RANKS).collect())
 }
 
 /// A list of small numbers; whatever else is in it is left out.
@@ -180,13 +194,16 @@ mod tests {
             starts.take(Ts(2_000_000 + i as i64), &of(&format!("{i:02}"), r#""code":1"#));
         }
         assert_eq!(starts.meetings(Ts(2_001_000)).count(), MAX_KEPT);
+        let mut starts = Starts::default();
+        starts.take(Ts(0), &of(&"a".repeat(MAX_BYTES + 1), r#""code":1"#));
+        assert_eq!(starts.meetings(Ts(0)).count(), 0, "no exporter sends such a key");
     }
 
     proptest::proptest! {
         #[test]
         fn any_event_is_taken(value in ".{0,40}", n: f64, name in "rendezvous|ras") {
             let mut e = told(&format!(r#""name":"{name}","key":"k","code":1"#));
-            for key in ["seconds", "peers", "comm_size", "unanswered", "ranks", "absent"] {
+            for key in ["seconds", "peers", "world", "comm_size", "unanswered", "ranks", "absent"] {
                 e.extra.insert(key.into(), Value::List(vec![Value::Number(n), Value::Text(value.clone())]));
                 Starts::default().take(Ts(0), &e);
                 e.extra.insert(key.into(), Value::Number(n));

@@ -450,11 +450,13 @@ impl Starting {
     /// A rank comes to the process group that has not said hello beside those that have: it lived on
     /// when most others were replaced, and is not missing.
     fn lives_on(&mut self, rank: u32, world: Option<u32>) {
-        if !self.spoken || self.ranks.contains_key(&rank) {
+        let is_of_run = world.is_none_or(|world| rank < world);
+        if !self.spoken || !is_of_run || self.ranks.contains_key(&rank) {
             return;
         }
         let (now, at) = (self.since, self.first_at);
-        let one = Greeted { now, at, process: None, found: false, tells: true, again: false, ended: false };
+        // Its hello may come later, and is then of the same process.
+        let one = Greeted { now, at, process: None, found: true, tells: true, again: false, ended: false };
         self.ranks.insert(rank, one);
         self.count_most(world);
     }

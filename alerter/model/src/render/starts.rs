@@ -36,6 +36,9 @@ pub(super) fn of_start(o: &Observation, f: &mut fmt::Formatter<'_>) -> fmt::Resu
         O::NotConnected { master, link: MasterLink::Nothing, lasts } => {
             write!(f, "no connection to the master {master} for {lasts}, while other nodes have one")
         }
+        O::MasterUnreached { master, nodes: 1 } => {
+            write!(f, "ranks meet there at {master}, and the one other node that tries gets no answer")
+        }
         O::MasterUnreached { master, nodes } => {
             write!(f, "ranks meet there at {master}, and none of {nodes} other nodes gets an answer")
         }

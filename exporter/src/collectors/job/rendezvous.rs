@@ -4,7 +4,7 @@
 //! A run that hangs before its first step often hangs in the store of its process group: a process
 //! was never started, or a node cannot reach the master. Neither has said `hello` then, so both are
 //! read here from `/proc`. A run is looked at until it makes a step, or its processes have been
-//! there for an hour. Nothing is read of a run that trains.
+//! there for four hours. Nothing is read of a run that trains.
 
 mod processes;
 mod sockets;
@@ -52,8 +52,9 @@ pub static PEERS: Family = Family::gauge(
 
 pub static FAMILIES: &[&Family] = &[&RANKS, &CONNECTIONS, &PEERS];
 
-/// How long after the start of its processes a run is looked at.
-const WATCHED_SECONDS: f64 = 3600.0;
+/// How long after the start of its processes a run is looked at: past the page of a start that
+/// hangs, which comes an hour after its last sign of progress, and later in a declared phase.
+const WATCHED_SECONDS: f64 = 4.0 * 3600.0;
 /// A launcher starts all ranks of a node within this time.
 const LAUNCHED_SECONDS: f64 = 60.0;
 /// An attempt that the master did not answer is repeated, and there is none for a moment.
@@ -148,7 +149,8 @@ impl RendezvousReader {
     }
 
     fn look(&mut self, cx: &Context<'_>, now: Instant, out: &mut Samples) {
-        let groups = groups(cx, self.known.look(cx.roots));
+        let mut found = self.known.look(cx.roots);
+        let groups = groups(cx, core::mem::take(&mut found.ranks));
         let gone: Vec<Key> = self.runs.keys().filter(|key| !groups.contains_key(*key)).cloned().collect();
         for (key, watched) in gone.iter().filter_map(|key| self.runs.remove_entry(key)) {
             watched.end(cx, &key);
@@ -168,7 +170,8 @@ impl RendezvousReader {
                 watched.published = None;
                 continue;
             }
-            totals.entry(&key.run).or_default().add(&watched.take(cx, now, key, ranks));
+            let of_key = watched.take(cx, now, key, ranks, found.is_whole(key.uid));
+            totals.entry(&key.run).or_default().add(&of_key);
         }
         totals.iter().for_each(|(run, totals)| totals.write(run, out));
     }
@@ -267,11 +270,11 @@ impl Watched {
         Self { newest, step, over: false, link: None, since: now, tried: None, published: None }
     }
 
-    /// Looks at the ranks, and publishes what is new.
-    fn take(&mut self, cx: &Context<'_>, now: Instant, key: &Key, ranks: &Ranks) -> Totals {
+    /// Looks at the ranks, and publishes what is new. `whole`: all ranks with a process are known.
+    fn take(&mut self, cx: &Context<'_>, now: Instant, key: &Key, ranks: &Ranks, whole: bool) -> Totals {
         let began = ranks.values().map(|rank| rank.began).fold(0.0, f64::max);
         let is_launched = unix_now() - began >= LAUNCHED_SECONDS;
-        let absent = if is_launched { absent(ranks) } else { BTreeSet::new() };
+        let absent = if is_launched && whole { absent(ranks) } else { BTreeSet::new() };
         let here = ranks.values().next();
         let leaves = key.master.as_ref().filter(|master| !master.is_loopback());
         let sockets = here.zip(leaves).and_then(|(p, master)| Sockets::read(cx.roots, p.pid, p.uid, master));
@@ -324,6 +327,9 @@ impl Watched {
         say(rendezvous::KEY, Value::Text(key.text()));
         say(hw::RUNS, Value::List(vec![Value::Text(key.run.clone())]));
         say(rendezvous::RANKS, numbers(ranks.keys()));
+        if let Some(world) = ranks.values().find_map(|rank| rank.place.world) {
+            say(rendezvous::WORLD, Value::Number(f64::from(world)));
+        }
         if !absent.is_empty() {
             say(rendezvous::ABSENT, numbers(absent.iter()));
         }

@@ -1,10 +1,11 @@
 //! What the nodes of a run show of its start: ranks without a process, nodes that are not connected
 //! to the place where the ranks meet, and ranks that NCCL does not hear.
 //!
-//! A node is only named beside others that are better off. Where no node gets an answer, it is the
-//! master that does not give one. Once all ranks have met, connections say nothing any more.
+//! A node is only named beside others that are better off, and that have the same master. Where no
+//! node gets an answer, it is the master that does not give one; where only one tries, that one and
+//! the master are named. Once all ranks have met, connections say nothing any more.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::starting::{LISTED, listed, more};
 use crate::node::starts::{Link, Meeting, Unanswered};
@@ -19,8 +20,10 @@ const LASTS: Span = Span::secs(60);
 #[derive(Debug, Default)]
 pub(crate) struct Shown<'a> {
     /// By node. Pods of one node have a network each.
-    pub(crate) meetings: Vec<(&'a str, &'a Meeting)>,
-    pub(crate) unanswered: Vec<&'a Unanswered>,
+    meetings: Vec<(&'a str, Meeting)>,
+    unanswered: Vec<&'a Unanswered>,
+    /// The node on which a rank has a process.
+    processes: BTreeMap<u32, &'a str>,
 }
 
 /// A node that is not connected to the master.
@@ -33,24 +36,43 @@ struct Lacking<'a> {
 
 /// The nodes that are not connected.
 enum Way<'a> {
-    /// No node gets an answer from the master, and so many try.
+    /// No node gets an answer from the master, and these try.
     MasterSilent {
         master: &'a str,
-        nodes: usize,
+        silent: Vec<Lacking<'a>>,
     },
     Nodes(Vec<Lacking<'a>>),
 }
 
 impl<'a> Shown<'a> {
+    /// `world`: the ranks of the run. The ranks of another world, such as one launcher on each node,
+    /// are not its ranks.
+    pub(crate) fn new(
+        world: Option<u32>,
+        mut meetings: Vec<(&'a str, Meeting)>,
+        unanswered: Vec<&'a Unanswered>,
+    ) -> Self {
+        for (_, m) in &mut meetings {
+            if world.is_some() && m.world.is_some() && m.world != world {
+                (m.ranks, m.absent) = (Vec::new(), Vec::new());
+            }
+        }
+        let mut processes = BTreeMap::new();
+        for (node, m) in &meetings {
+            m.ranks.iter().for_each(|rank| _ = processes.entry(*rank).or_insert(*node));
+        }
+        Self { meetings, unanswered, processes }
+    }
+
     /// The node on which the rank has a process.
     pub(super) fn process_on(&self, rank: u32) -> Option<&'a str> {
-        self.meetings.iter().find(|(_, m)| m.ranks.contains(&rank)).map(|(node, _)| *node)
+        self.processes.get(&rank).copied()
     }
 
     /// The ranks without a process, by node, with the number of ranks that have one there.
     fn absent(&self, s: &Starting) -> impl Iterator<Item = (&'a str, Vec<u32>, u64)> {
         let without = move |rank: &u32| !s.has(*rank) && self.process_on(*rank).is_none();
-        let of_node = move |(node, m): &(&'a str, &'a Meeting)| {
+        let of_node = move |(node, m): &(&'a str, Meeting)| {
             let ranks: Vec<u32> = m.absent.iter().copied().filter(without).collect();
             (!ranks.is_empty()).then_some((*node, ranks, m.ranks.len() as u64))
         };
@@ -61,28 +83,42 @@ impl<'a> Shown<'a> {
         self.absent(s).flat_map(|(_, ranks, _)| ranks).collect()
     }
 
-    fn way(&self, now: Ts, s: &Starting) -> Way<'a> {
-        let clients = || self.meetings.iter().filter(|(_, m)| !m.listens);
+    /// Where most nodes meet.
+    fn master(&self) -> &str {
+        let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+        for (_, m) in self.meetings.iter().filter(|(_, m)| !m.master.is_empty()) {
+            *counts.entry(&m.master).or_default() += 1;
+        }
+        counts.into_iter().max_by_key(|(_, count)| *count).map_or("", |(master, _)| master)
+    }
+
+    /// The nodes that listen there.
+    fn listeners(&self) -> impl Iterator<Item = (&'a str, &Meeting)> {
+        let master = self.master();
+        let of_master = self.meetings.iter().filter(move |(_, m)| m.listens && m.master == master);
+        of_master.map(|(node, m)| (*node, m))
+    }
+
+    fn way(&self, now: Ts, s: &Starting) -> Way<'_> {
+        let master = self.master();
+        let clients = || self.meetings.iter().filter(move |(_, m)| !m.listens && m.master == master);
         let is_through = |m: &Meeting| m.ranks.iter().any(|rank| s.is_through(*rank));
-        let lacks = |(node, m): &(&'a str, &'a Meeting)| match m.link {
+        if s.has_met() {
+            return Way::Nodes(Vec::new());
+        }
+        let lacks = clients().filter_map(|(node, m)| match m.link {
             Link::Lacking(link) if now - m.since >= LASTS && !is_through(m) => {
                 Some(Lacking { node: *node, master: &m.master, link, lasts: now - m.since })
             }
             _ => None,
-        };
-        if s.has_met() {
-            return Way::Nodes(Vec::new());
-        }
-        let lacking: Vec<Lacking<'a>> = clients().filter_map(lacks).collect();
+        });
+        let lacking: Vec<Lacking<'_>> = lacks.collect();
         let connected = clients().filter(|(_, m)| m.link == Link::Connected).count();
-        let is_reached = connected > 0 || self.meetings.iter().any(|(_, m)| m.listens && m.peers > 0);
+        let is_reached = connected > 0 || self.listeners().any(|(_, m)| m.peers > 0);
         let (silent, mut nothing): (Vec<_>, Vec<_>) =
             lacking.into_iter().partition(|one| one.link == MasterLink::Unanswered);
-        if let Some(one) = silent.first()
-            && !is_reached
-            && silent.len() > 1
-        {
-            return Way::MasterSilent { master: one.master, nodes: silent.len() };
+        if !is_reached && !silent.is_empty() {
+            return Way::MasterSilent { master, silent };
         }
         // Where few are connected, ranks may meet elsewhere, or have not come that far.
         if !is_reached || 2 * nothing.len() > clients().count() {
@@ -102,16 +138,19 @@ impl<'a> Shown<'a> {
         });
         let mut all: Vec<Suspect> = absent.collect();
         match self.way(now, s) {
-            Way::MasterSilent { master, nodes } => {
-                let why = || Observation::MasterUnreached { master: master.to_owned(), nodes: nodes as u64 };
-                let listens = self.meetings.iter().filter(|(_, m)| m.listens && m.master == master);
-                all.extend(listens.map(|(node, _)| Suspect::new(Target::node(*node), why())));
+            Way::MasterSilent { master, silent } => {
+                let why =
+                    Observation::MasterUnreached { master: master.to_owned(), nodes: silent.len() as u64 };
+                // Of two that listen, nobody knows which is the master.
+                let mut listens = self.listeners();
+                if let (Some((node, _)), None) = (listens.next(), listens.next()) {
+                    all.push(Suspect::new(Target::node(node), why));
+                }
+                if let [one] = silent.as_slice() {
+                    all.push(one.suspect());
+                }
             }
-            Way::Nodes(lacking) => all.extend(lacking.into_iter().map(|one| {
-                let Lacking { node, master, link, lasts } = one;
-                let why = Observation::NotConnected { master: master.to_owned(), link, lasts };
-                Suspect::new(Target::node(node), why)
-            })),
+            Way::Nodes(lacking) => all.extend(lacking.iter().map(Lacking::suspect)),
         }
         all
     }
@@ -124,10 +163,10 @@ impl<'a> Shown<'a> {
         self.unanswered.iter().copied().find(is_of_run)
     }
 
-    pub(super) fn unheard_suspects(&self, f: &RunState) -> Vec<Suspect> {
+    pub(super) fn unheard_suspects(&self, f: &RunState, s: &Starting) -> Vec<Suspect> {
         let Some(unheard) = self.unheard(f) else { return Vec::new() };
         let suspect = |(rank, host): &(u32, String)| {
-            let target = match self.process_on(*rank) {
+            let target = match self.process_on(*rank).filter(|_| !s.has(*rank)) {
                 Some(node) => Target::rank(*rank, Some(node)),
                 None => f.rank_target(*rank),
             };
@@ -141,13 +180,19 @@ impl<'a> Shown<'a> {
     pub(crate) fn clauses(&self, now: Ts, f: &RunState, s: &Starting) -> (Vec<Clause>, Vec<Target>) {
         let (mut all, mut named) = (Vec::new(), Vec::new());
         match self.way(now, s) {
-            Way::MasterSilent { master, nodes } => {
-                let master = Fact::text(master);
-                all.push(clause!(
-                    "none of {nodes} nodes gets an answer from the master {master}",
-                    nodes,
-                    master
-                ));
+            Way::MasterSilent { master, silent } => {
+                let (nodes, master) = (silent.len(), Fact::text(master));
+                if let [one] = silent.as_slice() {
+                    named.push(Target::node(one.node));
+                }
+                all.push(match silent.as_slice() {
+                    [one] => one.clause(),
+                    _ => clause!(
+                        "none of {nodes} nodes gets an answer from the master {master}",
+                        nodes,
+                        master
+                    ),
+                });
             }
             Way::Nodes(lacking) if !lacking.is_empty() => {
                 named.extend(lacking.iter().take(LISTED).map(|one| Target::node(one.node)));
@@ -157,8 +202,8 @@ impl<'a> Shown<'a> {
             }
             Way::Nodes(_) => {}
         }
-        if let Some((node, m)) = self.meetings.iter().find(|(_, m)| m.listens && !s.has_met()) {
-            let (node, master) = (Fact::text(*node), Fact::text(&*m.master));
+        if let Some((node, m)) = self.listeners().next().filter(|_| !s.has_met()) {
+            let (node, master) = (Fact::text(node), Fact::text(&*m.master));
             all.push(clause!(
                 "{peers} other hosts are connected to the master {master} on {node}",
                 peers = m.peers,
@@ -182,6 +227,11 @@ impl<'a> Shown<'a> {
 }
 
 impl Lacking<'_> {
+    fn suspect(&self) -> Suspect {
+        let (master, link, lasts) = (self.master.to_owned(), self.link, self.lasts);
+        Suspect::new(Target::node(self.node), Observation::NotConnected { master, link, lasts })
+    }
+
     fn clause(&self) -> Clause {
         let (node, master) = (Fact::text(self.node), Fact::text(self.master));
         let lasts = self.lasts;

@@ -235,7 +235,7 @@ pub(crate) fn suspects(
     let late =
         behind.iter().map(|rank| Suspect::new(f.rank_target(*rank), Observation::LateInInit { others }));
     let seen = shown.suspects(now, s).into_iter();
-    let all = seen.chain(nodes).chain(single).chain(shown.unheard_suspects(f)).chain(late);
+    let all = seen.chain(nodes).chain(single).chain(shown.unheard_suspects(f, s)).chain(late);
     let mut known = BTreeSet::new();
     all.filter(|one| known.insert(one.target.clone())).take(NAMED).collect()
 }

@@ -28,9 +28,11 @@ impl Starting {
     pub fn parts(&self, until: Ts) -> Vec<StartPart> {
         let process = self.ranks.values().filter_map(|one| one.process).max();
         let hello = self.ranks.values().map(|one| one.at).max();
+        // A container beside the ranks may have begun again since: it had not held them up.
+        let containers = self.containers.map(|at| process.map_or(at, |process| at.min(process)));
         let known = [
             (StartPhase::Queue, self.submitted, self.allocated),
-            (StartPhase::Image, self.allocated, self.containers),
+            (StartPhase::Image, self.allocated, containers),
             (StartPhase::Launch, self.allocated, process),
             (StartPhase::UntilHello, process, hello),
         ];

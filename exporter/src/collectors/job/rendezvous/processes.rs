@@ -1,13 +1,15 @@
 //! The processes of this node that are ranks of a run, by the variables of their launchers, whether
 //! or not they have reported anything.
 //!
-//! An environment changes only when a process executes another program, which a launcher's child
-//! does at once. So each process is read when it is first seen and once more, and then remembered.
+//! An environment changes only when a process executes another program. A launcher's child does so
+//! at once, and a script after it has prepared the node. So each process is read when it is first
+//! seen, and then ever more rarely for twenty minutes.
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::os::unix::fs::MetadataExt as _;
+use std::io;
+use std::os::unix::fs::{DirEntryExt as _, MetadataExt as _};
 use std::time::{Duration, Instant};
 
 use stepwatch_wire::words;
@@ -24,8 +26,9 @@ const MAX_PIDS: usize = 65_536;
 /// next one.
 const MAX_NEW: usize = 1024;
 const MAX_TIME: Duration = Duration::from_secs(2);
-/// How often a process is read that is no rank.
-const LOOKS: u8 = 2;
+/// A process that is no rank is read again after 1, 2, 4 and so on passes, for the last time after
+/// this many.
+const LAST_LOOK: u16 = 128;
 /// The most ranks that are remembered of a node, and of one user.
 const MAX_RANKS: usize = 1024;
 const MAX_OF_USER: usize = 256;
@@ -103,8 +106,33 @@ pub(super) struct Process {
 
 #[derive(Debug)]
 enum Seen {
-    Other { looks: u8 },
+    /// It was no rank so many passes ago. Another process of this pid has another inode.
+    Other {
+        passes: u16,
+        inode: u64,
+    },
     Rank(Box<Process>),
+}
+
+/// A process that was not read in time: it may be a rank.
+#[derive(Debug)]
+struct Unread;
+
+/// The ranks that have a process now.
+#[derive(Debug, Default)]
+pub(super) struct Found {
+    pub(super) ranks: Vec<Process>,
+    /// Not all processes were read.
+    is_part: bool,
+    /// Users of processes that were not read in time, or that have too many.
+    unsure: BTreeSet<u32>,
+}
+
+impl Found {
+    /// Whether every rank of the user is found: a rank that is not has no process.
+    pub(super) fn is_whole(&self, uid: u32) -> bool {
+        !self.is_part && !self.unsure.contains(&uid)
+    }
 }
 
 /// All processes that were seen in the last pass, by pid.
@@ -112,46 +140,61 @@ enum Seen {
 pub(super) struct Known(BTreeMap<u32, Seen>);
 
 impl Known {
-    /// The ranks that have a process now.
-    pub(super) fn look(&mut self, roots: &Roots) -> Vec<Process> {
-        let names = fs::read_dir(&roots.procfs).into_iter().flatten().flatten();
-        let pids = names.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    pub(super) fn look(&mut self, roots: &Roots) -> Found {
+        let entries = fs::read_dir(&roots.procfs).into_iter().flatten().flatten();
+        let pids = entries
+            .filter_map(|e| Some((e.file_name().to_str()?.parse::<u32>().ok()?, e.ino())))
+            .take(MAX_PIDS);
         let mut before = core::mem::take(&mut self.0);
-        let mut new = Vec::new();
-        for pid in pids.take(MAX_PIDS) {
+        let mut due = Vec::new();
+        for (pid, inode) in pids {
             match before.remove(&pid) {
                 Some(Seen::Rank(rank)) if processes::started(roots, pid) == Some(rank.ticks) => {
                     self.0.insert(pid, Seen::Rank(rank));
                 }
-                Some(Seen::Other { looks }) if looks >= LOOKS => {
-                    self.0.insert(pid, Seen::Other { looks });
+                Some(Seen::Other { passes, inode: had }) if had == inode => {
+                    let passes = passes.saturating_add(1);
+                    self.0.insert(pid, Seen::Other { passes, inode });
+                    if passes.is_power_of_two() && passes <= LAST_LOOK {
+                        due.push((true, pid, inode));
+                    }
                 }
-                Some(Seen::Other { looks }) => new.push((pid, looks)),
-                Some(Seen::Rank(_)) | None => new.push((pid, 0)),
+                _ => due.push((false, pid, inode)),
             }
         }
-        let user = |(pid, _): &(u32, u8)| processes::user(roots, *pid);
-        let (new, _) = fair_share::fair(new, MAX_NEW, user, |(pid, _)| Reverse(*pid));
+        let user = |(_, pid, _): &(bool, u32, u64)| processes::user(roots, *pid);
+        let (due, left) = fair_share::fair(due, MAX_NEW, user, |(again, pid, _)| Reverse((*again, *pid)));
+        let mut found = Found { is_part: left.iter().any(|(again, ..)| !again), ..Found::default() };
         let since = Instant::now();
-        for (pid, looks) in new {
+        for (again, pid, inode) in due {
             if since.elapsed() >= MAX_TIME {
-                break;
+                found.is_part |= !again;
+            } else if self.read(roots, pid, inode).is_err() {
+                // It is read again in the next pass.
+                self.0.remove(&pid);
+                found.unsure.extend(processes::user(roots, pid));
             }
-            self.read(roots, pid, looks);
         }
         let ranks = self.0.values().filter_map(|seen| match seen {
             Seen::Rank(rank) => Some((**rank).clone()),
             Seen::Other { .. } => None,
         });
-        ranks.collect()
+        found.ranks = ranks.collect();
+        let users: BTreeSet<u32> = found.ranks.iter().map(|rank| rank.uid).collect();
+        found.unsure.extend(users.into_iter().filter(|uid| !self.has_room(*uid)));
+        found
     }
 
-    fn read(&mut self, roots: &Roots, pid: u32, looks: u8) {
-        let seen = match Process::read(roots, pid) {
-            Some(rank) if self.has_room(rank.uid) => Seen::Rank(Box::new(rank)),
-            _ => Seen::Other { looks: looks + 1 },
-        };
-        self.0.insert(pid, seen);
+    fn read(&mut self, roots: &Roots, pid: u32, inode: u64) -> Result<(), Unread> {
+        match Process::read(roots, pid)? {
+            Some(rank) if self.has_room(rank.uid) => {
+                self.0.insert(pid, Seen::Rank(Box::new(rank)));
+            }
+            _ => {
+                self.0.entry(pid).or_insert(Seen::Other { passes: 0, inode });
+            }
+        }
+        Ok(())
     }
 
     fn has_room(&self, uid: u32) -> bool {
@@ -167,21 +210,23 @@ impl Known {
 
 impl Process {
     /// `None` for a process that is no rank, may not be inspected, or has ended.
-    fn read(roots: &Roots, pid: u32) -> Option<Self> {
-        let environ = processes::environ(roots, pid).ok()?;
-        let place = Place::parse(&environ)?;
-        let ticks = processes::started(roots, pid)?;
+    fn read(roots: &Roots, pid: u32) -> Result<Option<Self>, Unread> {
+        let environ = match processes::environ(roots, pid) {
+            Ok(environ) => environ,
+            Err(error) if error.kind() == io::ErrorKind::TimedOut => return Err(Unread),
+            Err(_) => return Ok(None),
+        };
+        let Some(place) = Place::parse(&environ) else { return Ok(None) };
         let namespace = fs::metadata(roots.proc(format!("{pid}/ns/net"))).map_or(0, |link| link.ino());
-        let named = identity::named(roots, pid)?;
-        Some(Self {
-            pid,
-            ticks,
-            began: identity::started(roots, pid)?,
-            uid: processes::user(roots, pid)?,
-            namespace,
-            run: named.run,
-            place,
-        })
+        let run = identity::named(roots, pid).ok_or(Unread)?.run;
+        let lives = || {
+            Some((
+                processes::started(roots, pid)?,
+                identity::started(roots, pid)?,
+                processes::user(roots, pid)?,
+            ))
+        };
+        Ok(lives().map(|(ticks, began, uid)| Self { pid, ticks, began, uid, namespace, run, place }))
     }
 }
 

@@ -81,6 +81,11 @@ impl Sockets {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(_) => return None,
         }
+        // Another job of the user may listen at the same port of another address.
+        let is_elsewhere = |ip| has_address(roots, pid, ip).is_ok_and(|is_here| !is_here);
+        if found.listens && wanted.is_some_and(is_elsewhere) {
+            (found.listens, found.peers) = (false, BTreeSet::new());
+        }
         Some(found)
     }
 
@@ -115,6 +120,26 @@ impl Socket {
         let state = u8::from_str_radix(fields.next()?, 16).ok()?;
         Some(Self { local, remote, state, uid: fields.nth(3)?.parse().ok()? })
     }
+}
+
+/// Whether the address is one of the network namespace that the process is in.
+fn has_address(roots: &Roots, pid: u32, wanted: IpAddr) -> io::Result<bool> {
+    let (mut leaf, mut found) = (None::<IpAddr>, false);
+    match wanted {
+        // A leaf of the trie of routes, and then its routes: `|-- 10.0.0.1`, `/32 host LOCAL`.
+        IpAddr::V4(_) => read_table(roots, &format!("{pid}/net/fib_trie"), &mut |line: &str| {
+            let line = line.trim();
+            match line.strip_prefix("|-- ") {
+                Some(ip) => leaf = ip.parse().ok(),
+                None => found |= leaf == Some(wanted) && line.starts_with('/') && line.ends_with(" LOCAL"),
+            }
+        })?,
+        IpAddr::V6(wanted) => read_table(roots, &format!("{pid}/net/if_inet6"), &mut |line: &str| {
+            let ip = line.split_ascii_whitespace().next().map(|ip| u128::from_str_radix(ip, 16));
+            found |= ip == Some(Ok(wanted.to_bits()));
+        })?,
+    }
+    Ok(found)
 }
 
 fn read_table(roots: &Roots, path: &str, take: &mut impl FnMut(&str)) -> io::Result<()> {
@@ -211,6 +236,28 @@ mod tests {
         assert!(found.listens && found.established == 1 && found.peers.is_empty(), "{found:?}");
         assert_eq!(Sockets::read(&Roots::default(), u32::MAX, uid, &master), None);
         drop(client);
+    }
+
+    #[test]
+    fn who_listens_at_another_address_is_not_the_master() {
+        let dir = tempfile::tempdir().unwrap();
+        let net = dir.path().join("7/net");
+        std::fs::create_dir_all(&net).unwrap();
+        let listens = line("00000000:733C", "00000000:0000", "0A", 1001);
+        let trie = "Local:\n  +-- 10.0.0.0/24 2 0 1\n     |-- 10.0.0.1\n        /32 link UNICAST\n";
+        let trie = format!("{trie}     |-- 10.0.0.4\n        /32 host LOCAL\n");
+        let loopback = "00000000000000000000000000000001 01 80 10 80       lo\n";
+        let own = "fd000000000000000000000000000004 02 40 00 80     eth0\n";
+        let six = [loopback, own].concat();
+        for (file, text) in [("tcp", listens.as_str()), ("fib_trie", &trie), ("if_inet6", &six)] {
+            std::fs::write(net.join(file), text).unwrap();
+        }
+        let roots = Roots { procfs: dir.path().into(), ..Roots::default() };
+        let listens = |host: &str| Sockets::read(&roots, 7, 1001, &master(host)).unwrap().listens;
+        assert!(["10.0.0.4", "fd00::4", "::ffff:10.0.0.4", "node-1"].into_iter().all(listens));
+        assert!(!["10.0.0.1", "fd00::1", "::ffff:10.0.0.9"].into_iter().any(listens));
+        std::fs::remove_file(net.join("fib_trie")).unwrap();
+        assert!(listens("10.0.0.1"), "the addresses are unknown");
     }
 
     proptest::proptest! {

@@ -196,10 +196,20 @@ fn a_process_alone_and_what_is_no_rank_are_left_out() {
 #[test]
 fn processes_that_are_old_are_not_watched() {
     let mut node = Node::new();
-    fs::write(node.dir.path().join("stat"), format!("btime {}\n", unix_now() as u64 - 5000)).unwrap();
+    fs::write(node.dir.path().join("stat"), format!("btime {}\n", unix_now() as u64 - 5000 - 4 * 3600))
+        .unwrap();
     node.rank(100, 900, 4);
     let (events, page) = node.at(0);
     assert!(events.is_empty() && page.rows(&RANKS).count() == 0, "{events:?}");
+}
+
+#[test]
+fn a_start_that_hangs_is_watched_past_its_page() {
+    let mut node = Node::new();
+    fs::write(node.dir.path().join("stat"), format!("btime {}\n", unix_now() as u64 - 9000)).unwrap();
+    node.rank(100, 900, 4);
+    let (events, page) = node.at(0);
+    assert_eq!((events.len(), page.rows(&RANKS).count()), (1, 2), "{events:?}");
 }
 
 #[test]
@@ -210,4 +220,26 @@ fn a_node_without_tables_of_sockets_is_unsupported() {
     fs::create_dir(node.dir.path().join("net")).unwrap();
     fs::write(Path::new(node.dir.path()).join("net/tcp"), "").unwrap();
     assert!(matches!(RendezvousReader::new(&Config::default()).probe(&cx), Ok(Support::Supported(_))));
+}
+
+#[test]
+fn a_script_that_becomes_a_rank_is_seen() {
+    let mut node = Node::new();
+    node.process(100, 900, &["HOME=/root"]);
+    assert!((0..4).all(|pass| node.at(10 * pass).0.is_empty()));
+    node.rank(100, 900, 4);
+    let told = (4..9).find_map(|pass| node.at(10 * pass).0.pop());
+    assert_eq!(["ranks", "world"].map(|key| text(told.as_ref().unwrap(), key)), ["[4]", "8"]);
+}
+
+#[test]
+fn of_a_user_with_too_many_processes_no_rank_is_absent() {
+    let mut node = Node::new();
+    for (pid, rank) in [(100, 4), (101, 5), (102, 7)] {
+        node.rank(pid, 900, rank);
+    }
+    (1000..1256).for_each(|worker| node.rank(worker, 910, 5));
+    let (events, page) = node.at(0);
+    assert_eq!((text(&events[0], "absent"), text(&events[0], "ranks")), (String::new(), "[4,5,7]".into()));
+    assert_eq!(page.get(&RANKS, &[&run_of(&events[0]), "absent"]), Some(0.0));
 }

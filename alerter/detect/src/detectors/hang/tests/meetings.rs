@@ -67,6 +67,42 @@ fn where_no_node_gets_an_answer_it_is_the_master() {
 }
 
 #[test]
+fn where_one_node_tries_and_nobody_is_better_off_both_ends_are_named() {
+    let n2 = ("n2", r#""ranks":[4,5],"link":"syn_sent","seconds":480"#);
+    let (named, why) = waiting(&[("n1", r#""ranks":[0],"listens":true,"peers":0"#), n2]);
+    let want = [
+        "node n1: ranks meet there at 10.0.0.1:29500, and the one other node that tries gets no answer",
+        "node n2: SYN_SENT to the master 10.0.0.1:29500 for 9m 45s",
+    ];
+    assert!(want.into_iter().all(|want| named.iter().any(|one| one.starts_with(want))), "{named:?}");
+    assert!(why.contains("n2: SYN_SENT to the master 10.0.0.1:29500 for 9m 45s"), "{why}");
+}
+
+#[test]
+fn who_listens_for_another_job_and_who_meets_elsewhere_is_not_named() {
+    let other = r#""master":"10.0.0.9:4000","ranks":[8],"#;
+    let told = |node: &str, more: &str| {
+        let mut s = Scene::default();
+        s.hello(0, 0..WORLD, 0);
+        s.init(5, 0..WORLD, "begin");
+        for (node, more) in [LISTENS, CONNECTED[0], (node, more)] {
+            let master = if more.contains("master") { "" } else { r#""master":"n1:29500","# };
+            shows(&mut s, 1700, node, "rendezvous", &format!("{master}{more}"));
+        }
+        s.wait(1805);
+        let v = s.hangs()[0].2;
+        (suspects(v), v.why.to_string())
+    };
+    // It is not connected to another place, at which nobody meets.
+    let (named, why) = told("n3", &format!(r#"{other}"link":"none","seconds":480"#));
+    assert!(named.iter().all(|one| !one.contains("no connection")), "{named:?} {why}");
+    // The master is n1 by its name: who listens at that port on n4 is another job.
+    let (named, why) = told("n4", r#""ranks":[12],"listens":true,"peers":9,"link":"syn_sent","seconds":480"#);
+    assert!(named[0].starts_with("node n4: SYN_SENT to the master n1:29500"), "{named:?}");
+    assert!(why.contains("2 other hosts are connected to the master n1:29500 on n1"), "{why}");
+}
+
+#[test]
 fn a_node_without_a_connection_is_named_only_beside_others_that_have_one() {
     let [n2, n3] = CONNECTED;
     let none = |node: &'static str| (node, r#""link":"none","seconds":480"#);
@@ -139,6 +175,8 @@ fn a_rank_without_a_process_is_told_from_one_that_says_nothing() {
             r#""ranks":[12,13,14,15]"#,
             "rank 15 on n4: has a process that has not said hello, while 15 ranks have",
         ),
+        // A launcher of launchers counts otherwise: its third one is no rank of the run.
+        (r#""ranks":[3,15],"world":4"#, "rank 15: has not said hello, while 15 ranks have"),
         // It said hello, whatever the node tells.
         (r#""ranks":[12,13,15],"absent":[14]"#, "rank 15 on n4: has a process that has not said hello"),
     ] {
@@ -204,4 +242,27 @@ fn a_node_of_the_job_that_is_silent_is_said_to_be_silent() {
     let want = "node n4: nothing was heard of the node for 10m";
     assert!(named.iter().any(|one| one.starts_with(want)), "{named:?}");
     assert!(named.iter().all(|one| !one.contains("no rank said hello there")), "{named:?}");
+}
+
+#[test]
+fn a_run_that_meets_at_a_name_that_means_another_host_is_another_run() {
+    let stuck = r#""ranks":[15],"link":"syn_sent","seconds":480"#;
+    for (rank, is_named) in [(15, true), (3, false)] {
+        let mut s = Scene::default();
+        s.hello(0, 0..15, 0);
+        s.init(5, 0..15, "begin");
+        [LISTENS, CONNECTED[0]].iter().for_each(|(node, more)| meets(&mut s, 550, node, more));
+        let json = format!(
+            r#"{{"k":"health","name":"rendezvous","node":"n4","code":1,"uid":1001,"key":"x","runs":["x"],
+            {MASTER},{}}}"#,
+            stuck.replace("15", &rank.to_string())
+        );
+        let mut e = Event::parse(json.as_bytes()).unwrap();
+        e.ts = Some((T + 550) as f64);
+        let now = Ts((T + 550) * 1000);
+        s.monitor.handle(now, Input::Event { source: "n4:9765", event: &e }, &mut s.out);
+        s.wait(600);
+        let named = suspects(s.hangs()[0].2);
+        assert_eq!(named.iter().any(|one| one.contains("SYN_SENT")), is_named, "{rank}: {named:?}");
+    }
 }
