@@ -171,6 +171,13 @@ impl Standby {
         }
         let Some(store) = database.lead(&self.replica).await? else { return Ok(None) };
         tracing::info!(epoch = store.epoch(), "this replica leads");
+        // Requests that wait for a leader are forwarded to this process, once it serves them.
+        self.leader.send_replace(Some(Leader {
+            holder: self.replica.id.clone(),
+            address: self.replica.address.clone(),
+            epoch: store.epoch().unwrap_or_default(),
+            expired: false,
+        }));
         Ok(Some(Leading { store, database: database.clone(), replica: self.replica.clone() }))
     }
 
@@ -194,11 +201,11 @@ pub(crate) fn handover(members: Members) -> (Router, mpsc::Receiver<()>) {
     (Router::new().route("/-/handover", axum::routing::post(hand_over)), asked)
 }
 
-/// Renews the lease until the service stops, even if nothing is decided.
-pub(crate) async fn renew(store: Store, stopping: Shutdown) {
+/// Renews the lease until it is given up or lost, even if nothing is decided. That includes the stop
+/// of the service, which still sends what is on its way and stores the outcomes.
+pub(crate) async fn renew(store: Store) {
     loop {
         tokio::select! {
-            () = stopping.wait() => return,
             () = store.superseded() => return,
             () = tokio::time::sleep(RENEW_EVERY) => {}
         }

@@ -113,15 +113,14 @@ impl Courier {
             Ok(Some(claim)) => {
                 let claim = self.reworded(claim, now).await;
                 let chart = self.chart(&*notifier, &claim).await;
-                if !self.store.may_send() {
-                    // Another replica may have taken over: it finds the row claimed, and sends.
-                    self.rest().await;
-                    return Done::Lane(LaneDone { receiver, incident, sign: Sign::None, left_out: false });
-                }
                 crash::point("outbox.before_send");
-                let result = attempt(&*notifier, &claim, chart.as_ref(), (self.clock)()).await;
+                let attempted = attempt(&*notifier, &claim, chart.as_ref(), (self.clock)());
+                let attempted = self.store.while_may_send(attempted).await;
                 crash::point("outbox.after_send");
-                let sign = sign(&result, self.random);
+                // A lease that ended says nothing about the receiver. If nobody has taken over, the
+                // message is tried again; a replica that has finds the row claimed.
+                let sign = attempted.as_ref().map_or(Sign::None, |result| sign(result, self.random));
+                let result = attempted.unwrap_or_else(|stopped| Err(stopped.into()));
                 self.conclude(&claim, result).await;
                 sign
             }
@@ -224,7 +223,10 @@ impl Courier {
         summary: Notification,
         left_out: u64,
     ) -> Done {
-        let sent = AssertUnwindSafe(async { notifier.send(Attempt::first(&summary)).await }).catch_unwind();
+        let sent = async { notifier.send(Attempt::first(&summary)).await };
+        let sent =
+            async { self.store.while_may_send(sent).await.unwrap_or_else(|stopped| Err(stopped.into())) };
+        let sent = AssertUnwindSafe(sent).catch_unwind();
         match tokio::time::timeout(SEND_MAX, sent).await {
             Ok(Ok(Ok(_))) => Done::Reported,
             Ok(Ok(Err(failure))) => {
@@ -253,10 +255,13 @@ impl Courier {
 
     /// Reports the outcomes to the engine that it may have missed at the last stop.
     pub(super) async fn report_again(&self) -> Done {
-        let missed = match self.store.unreported().await {
-            Ok(missed) => missed,
-            Err(err) => {
-                self.store_error("read unreported outcomes", &err);
+        let missed = loop {
+            match self.store.unreported().await {
+                Ok(missed) => break missed,
+                Err(err) => self.store_error("read unreported outcomes", &err),
+            }
+            self.rest().await;
+            if self.shutdown.is_set() {
                 return Done::Reported;
             }
         };
@@ -296,11 +301,15 @@ impl Courier {
                 tracing::error!("the engine's loop does not answer: no heartbeat");
                 "withheld"
             }
-            Ok(()) => match watchdog.beat().await {
-                Ok(()) => "sent",
-                Err(error) => {
+            Ok(()) => match self.store.while_may_send(watchdog.beat()).await {
+                Ok(Ok(())) => "sent",
+                Ok(Err(error)) => {
                     tracing::warn!(error, "the heartbeat did not arrive");
                     "failed"
+                }
+                Err(_) => {
+                    tracing::error!("another replica may have taken over: no heartbeat");
+                    "withheld"
                 }
             },
         };
@@ -316,7 +325,9 @@ impl Courier {
         receiver: String,
         every: Duration,
     ) -> Done {
-        let error = match tokio::time::timeout(SEND_MAX, self.remind_all(&*notifier, &receiver)).await {
+        let reminded = self.store.while_may_send(self.remind_all(&*notifier, &receiver));
+        let reminded = async { reminded.await.unwrap_or_else(|stopped| Err(Failure::from(stopped).error)) };
+        let error = match tokio::time::timeout(SEND_MAX, reminded).await {
             Ok(Ok(())) => return Done::Reminded { receiver, again: every },
             Ok(Err(error)) => error,
             Err(_) => "no answer in time".to_owned(),

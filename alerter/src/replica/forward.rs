@@ -65,6 +65,8 @@ enum Sent {
     NoLeader,
     /// The leader went away, and may have acted before.
     Lost(reqwest::Error),
+    /// Another replica took over before the leader answered, which may have acted before.
+    Replaced,
 }
 
 pub(super) fn router(leader: watch::Receiver<Option<Leader>>) -> io::Result<Router> {
@@ -104,21 +106,28 @@ impl Forward {
             let Some(leader) = leader else {
                 return refused(StatusCode::SERVICE_UNAVAILABLE, "no replica leads at the moment\n");
             };
-            match self.send(kept, &leader).await {
+            // A leader that is stopped or cut off does not answer, and its connection does not end.
+            let sent = tokio::select! {
+                sent = self.send(kept, &leader) => sent,
+                () = replaced(self.leader.clone(), &leader) => Sent::Replaced,
+            };
+            match sent {
                 Sent::Answered(answer) => return answer,
-                Sent::Lost(err) if !reads => {
-                    tracing::warn!(%err, leader = leader.address, "the leader went away during a request");
+                lost @ (Sent::Lost(_) | Sent::Replaced) if !reads => {
+                    let err =
+                        if let Sent::Lost(err) = lost { err.to_string() } else { "replaced".to_owned() };
+                    tracing::warn!(err, leader = leader.address, "the leader went away during a request");
                     let why =
                         "the replica that leads went away before it answered: it may or may not have acted\n";
                     return refused(StatusCode::BAD_GATEWAY, why);
                 }
-                Sent::NoLeader | Sent::Lost(_) if Instant::now() >= deadline => {
+                Sent::NoLeader | Sent::Lost(_) | Sent::Replaced if Instant::now() >= deadline => {
                     return refused(
                         StatusCode::SERVICE_UNAVAILABLE,
                         "the replica that leads is not reached\n",
                     );
                 }
-                Sent::NoLeader | Sent::Lost(_) => sleep(RETRY_EVERY).await,
+                Sent::NoLeader | Sent::Lost(_) | Sent::Replaced => sleep(RETRY_EVERY).await,
             }
         }
     }
@@ -148,14 +157,78 @@ fn passed_on(headers: &HeaderMap) -> HeaderMap {
     headers
 }
 
+/// The headers without those of one connection: the known ones, and those that `Connection` names.
 fn kept_headers(headers: &HeaderMap) -> HeaderMap {
-    let mut headers = headers.clone();
-    for name in &HOP_BY_HOP {
-        headers.remove(name);
+    let mut kept = headers.clone();
+    let named = headers.get_all(CONNECTION).iter().filter_map(|value| value.to_str().ok());
+    for name in named.flat_map(|names| names.split(',')).map(str::trim) {
+        kept.remove(name);
     }
-    headers
+    for name in &HOP_BY_HOP {
+        kept.remove(name);
+    }
+    kept
+}
+
+/// Resolves once another replica leads than `before`; never if that is not learned any more.
+async fn replaced(mut now: watch::Receiver<Option<Leader>>, before: &Leader) {
+    let another = |now: &Leader| !now.expired && (&now.holder, now.epoch) != (&before.holder, before.epoch);
+    if now.wait_for(|now| now.as_ref().is_some_and(another)).await.is_err() {
+        core::future::pending::<()>().await;
+    }
 }
 
 fn refused(status: StatusCode, why: &'static str) -> Response {
     (status, [(RETRY_AFTER, "1")], why).into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt as _;
+
+    use super::*;
+
+    fn leader(epoch: i64, expired: bool) -> Leader {
+        Leader { holder: format!("r{epoch}"), address: String::new(), epoch, expired }
+    }
+
+    #[test]
+    fn headers_of_one_connection_are_not_passed_on() {
+        let mut headers = HeaderMap::new();
+        for (name, value) in [
+            ("connection", "close, X-Hop"),
+            ("connection", "x-other"),
+            ("x-hop", "1"),
+            ("x-other", "1"),
+            ("te", "trailers"),
+            ("transfer-encoding", "chunked"),
+            ("content-length", "7"),
+            ("authorization", "Bearer t"),
+            ("host", "pages.example.com"),
+        ] {
+            headers.append(name, HeaderValue::from_static(value));
+        }
+        let passed = passed_on(&headers);
+        let mut names: Vec<&str> = passed.keys().map(HeaderName::as_str).collect();
+        names.sort_unstable();
+        assert_eq!(names, ["authorization", "host", "stepwatch-forwarded"]);
+    }
+
+    /// An expired lease may be renewed, so its holder may still answer.
+    #[tokio::test]
+    async fn a_request_to_a_stopped_leader_ends_when_another_leads() {
+        let (tell, leads) = watch::channel(Some(leader(1, false)));
+        let first = leader(1, false);
+        let mut waits = Box::pin(replaced(leads, &first));
+        assert_eq!(waits.as_mut().now_or_never(), None);
+        for (now, ended) in [
+            (Some(leader(1, true)), None),
+            (None, None),
+            (Some(leader(2, true)), None),
+            (Some(leader(2, false)), Some(())),
+        ] {
+            tell.send_replace(now);
+            assert_eq!(waits.as_mut().now_or_never(), ended);
+        }
+    }
 }

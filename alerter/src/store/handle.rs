@@ -160,7 +160,9 @@ impl Store {
                     tracing::warn!(%err, "cannot give up the lease; another replica takes over when it expires");
                 }
             }
-            _ => {}
+            // It expires, because it is not renewed any more.
+            (None, Some(lease)) => lease.lose(),
+            (None, None) | (Some(Connection::Postgres(_)), None) => {}
         }
     }
 }

@@ -8,14 +8,14 @@ use std::time::Duration;
 
 use sqlx::migrate::{MigrateError, Migration, MigrationType, Migrator};
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
-use sqlx::{AssertSqlSafe, SqlSafeStr as _};
+use sqlx::{AssertSqlSafe, Connection as _, SqlSafeStr as _};
 use tokio::sync::Mutex;
 
 use super::error::{Result, StoreError};
 use super::handle::Store;
 use super::lease::{LEASE, Leader, Lease, now_ms};
 use super::open::{FINDERS_MAX, MIGRATIONS, Parts};
-use super::sql::{Connection, Pool, query, query_as};
+use super::sql::{Connection, Pool, answered, query, query_as};
 use super::writer::{Open, Options, Writer};
 use crate::config::PostgresPlan;
 
@@ -112,11 +112,12 @@ impl Postgres {
 
     /// Takes the lease, if it is free, and opens the store with it.
     pub(crate) async fn lead(&self, replica: &Replica) -> Result<Option<Store>> {
+        // A replica that takes the lease and cannot connect would keep the others from it.
+        let options = Options::Postgres(self.options.clone());
+        let Open { connection, .. } = Open::new(&options).await?;
         let Some(lease) = Lease::take(&self.pool, &replica.id, &replica.address).await? else {
             return Ok(None);
         };
-        let options = Options::Postgres(self.options.clone());
-        let Open { connection, .. } = Open::new(&options).await?;
         Ok(Some(Store::of(Parts {
             path: self.place.clone(),
             identity: None,
@@ -177,6 +178,11 @@ fn pool(options: &PgConnectOptions, connections: u32) -> Pool {
     // The reads of lists take long while there are many incidents, but not longer than a lease.
     let options = options.clone().options([("statement_timeout", LEASE.as_millis())]);
     let pool = PgPoolOptions::new().max_connections(connections).acquire_timeout(CONNECT_MAX);
+    // The pool itself tests a connection that comes back without a time limit, and counts it until
+    // then: a few that do not answer would leave no other.
+    let pool = pool.after_release(|connection, _| {
+        Box::pin(async move { answered(connection.ping()).await.map(|()| true) })
+    });
     Pool::Postgres(pool.connect_lazy_with(options))
 }
 

@@ -6,12 +6,24 @@
 
 use std::borrow::Cow;
 use std::fmt::{self, Display, Write as _};
+use std::io;
 use std::marker::PhantomData;
+use std::time::Duration;
 
-use futures_util::stream::{BoxStream, StreamExt as _};
+use futures_util::stream::{BoxStream, StreamExt as _, TryStreamExt as _, try_unfold};
 use sqlx::postgres::{PgConnection, PgPool, PgRow, Postgres};
 use sqlx::sqlite::{Sqlite, SqliteConnection, SqlitePool, SqliteRow};
 use sqlx::{AssertSqlSafe, ColumnIndex, Database, Decode, Encode, Error, Row as _, SqlSafeStr, SqlStr, Type};
+
+/// The longest wait for PostgreSQL, a little longer than its own limits for a statement. sqlx has no
+/// limit, and a connection whose other end has disappeared gives no error for a quarter of an hour.
+const ANSWER_MAX: Duration = Duration::from_secs(7);
+
+/// Waits for an answer of PostgreSQL. After an error, the connection must not be used again.
+pub(super) async fn answered<T>(asked: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+    let late = |_| Error::Io(io::Error::new(io::ErrorKind::TimedOut, "PostgreSQL does not answer"));
+    tokio::time::timeout(ANSWER_MAX, asked).await.map_err(late)?
+}
 
 /// A connection to either database.
 #[derive(Debug)]
@@ -204,7 +216,7 @@ macro_rules! on_either {
                 $wrap
             }
             On::Connection(Connection::Postgres(to)) => {
-                let ($got, $row) = ($query.bound::<Postgres>().$method(to).await?, Row::Postgres);
+                let ($got, $row) = (answered($query.bound::<Postgres>().$method(to)).await?, Row::Postgres);
                 $wrap
             }
             On::Pool(Pool::Sqlite(to)) => {
@@ -212,7 +224,9 @@ macro_rules! on_either {
                 $wrap
             }
             On::Pool(Pool::Postgres(to)) => {
-                let ($got, $row) = ($query.bound::<Postgres>().$method(to).await?, Row::Postgres);
+                let mut to = to.acquire().await?;
+                let asked = $query.bound::<Postgres>().$method(&mut *to);
+                let ($got, $row) = (answered(asked).await?, Row::Postgres);
                 $wrap
             }
         }
@@ -244,7 +258,12 @@ impl<'a, T: Output> Query<'a, T> {
                 self.bound::<Sqlite>().fetch(pool).map(|row| T::read(Row::Sqlite(row?))).boxed()
             }
             Pool::Postgres(pool) => {
-                self.bound::<Postgres>().fetch(pool).map(|row| T::read(Row::Postgres(row?))).boxed()
+                let rows = self.bound::<Postgres>().fetch(pool);
+                let rows = try_unfold(rows, |mut rows| async move {
+                    let Some(row) = answered(rows.try_next()).await? else { return Ok::<_, Error>(None) };
+                    Ok(Some((T::read(Row::Postgres(row))?, rows)))
+                });
+                rows.boxed()
             }
         }
     }

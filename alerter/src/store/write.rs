@@ -240,10 +240,14 @@ impl Store {
         let proves = who == Who::Heart || self.refusal().is_some();
         let counts = durability == Durability::Power && identity.is_some_and(Identity::wants_count);
         let proof = if proves || counts { Some(prove(tx).await?) } else { None };
-        query("COMMIT").execute(&mut *tx).await?;
-        if let Some((lease, renewal)) = renewed {
-            lease.renew(renewal);
+        if let Some((lease, _)) = renewed {
+            lease.committing();
         }
+        let committed = query("COMMIT").execute(&mut *tx).await;
+        if let Some((lease, renewal)) = renewed {
+            lease.committed(renewal, committed.is_ok());
+        }
+        committed?;
         if let (Some(number), Some(identity)) = (proof, identity) {
             identity.contents.committed(number);
         }

@@ -8,7 +8,7 @@ use sqlx::sqlite::SqliteConnectOptions;
 use tokio::time::Instant;
 
 use super::error::Result;
-use super::sql::{Connection, query};
+use super::sql::{Connection, answered, query};
 
 /// A shorter refusal only delays pages.
 pub(crate) const FAIL_OPEN_AFTER: Duration = Duration::from_secs(10);
@@ -103,7 +103,7 @@ impl Open {
     pub(super) async fn new(options: &Options) -> Result<Self> {
         let connection = match options {
             Options::Sqlite(options) => Connection::Sqlite(options.connect().await?),
-            Options::Postgres(options) => Connection::Postgres(options.connect().await?),
+            Options::Postgres(options) => Connection::Postgres(answered(options.connect()).await?),
         };
         Ok(Self { connection, durability: Durability::Power })
     }
@@ -127,7 +127,7 @@ impl Open {
             Durability::Power => concat!("BEGIN; ", limits!()),
             Durability::Process => concat!("BEGIN; SET LOCAL synchronous_commit = off; ", limits!()),
         };
-        sqlx::raw_sql(sql).execute(begin).await?;
+        answered(sqlx::raw_sql(sql).execute(begin)).await?;
         Ok(())
     }
 
