@@ -5,6 +5,7 @@
 //! the leader gives it up or lets it expire. So an answer that any replica accepted was stored by the
 //! leader, and an alert that Prometheus posts to all of them arrives at one engine.
 
+mod doors;
 mod forward;
 mod members;
 #[cfg(test)]
@@ -28,12 +29,14 @@ use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
 
 use crate::api::MAX_ALERTS_BODY;
+use crate::bulkhead;
 use crate::config::{Config, PostgresPlan};
 use crate::errors::chain;
 use crate::metrics::PROGRAM;
 use crate::signed_paths;
 use crate::store::{Leader, Postgres, Replica, Store, StoreError};
 
+use self::doors::Doors;
 pub(crate) use members::{Members, ReplicaMetrics};
 
 /// The interval at which a standby looks for the lease.
@@ -97,11 +100,15 @@ impl Standby {
             let page = exposition::Encoded::from_registry(&registry);
             exposition::respond(&page, exposition::Form::asked(&headers))
         });
-        let router: Router = forward::router(follow)?.route("/metrics", metrics).merge(admin.router());
+        let doors = Doors::new(config, web.as_ref());
+        let own = doors.protect(Router::new().route("/metrics", metrics).merge(admin.router()));
+        let router = forward::router(follow)?.merge(own);
         let (stop, stopping) = Shutdown::manual();
         let limits = Limits {
             purpose: Some("requests to the replica that leads"),
             signed_paths: signed_paths::ALL,
+            never_413: &[bulkhead::REMOTE_WRITE],
+            pass: Some(doors.pass()),
             body_bytes: MAX_ALERTS_BODY,
             hosts: Hosts::new(&config.file.web, config.file.external_url.as_deref()),
             ..Limits::default()
