@@ -16,6 +16,7 @@ use axum::http::header::{
 };
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode};
 use axum::response::{IntoResponse as _, Response};
+use futures_util::stream::{Stream, TryStreamExt as _, try_unfold};
 use reqwest::Client;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout_at};
@@ -109,13 +110,16 @@ impl Forward {
             // A leader that is stopped or cut off does not answer, and its connection does not end.
             let sent = tokio::select! {
                 sent = self.send(kept, &leader) => sent,
-                () = replaced(self.leader.clone(), &leader) => Sent::Replaced,
+                () = replaced(self.leader.clone(), leader.clone()) => Sent::Replaced,
             };
             match sent {
                 Sent::Answered(answer) => return answer,
                 lost @ (Sent::Lost(_) | Sent::Replaced) if !reads => {
-                    let err =
-                        if let Sent::Lost(err) = lost { err.to_string() } else { "replaced".to_owned() };
+                    let err = if let Sent::Lost(err) = lost {
+                        err.without_url().to_string()
+                    } else {
+                        "replaced".to_owned()
+                    };
                     tracing::warn!(err, leader = leader.address, "the leader went away during a request");
                     let why =
                         "the replica that leads went away before it answered: it may or may not have acted\n";
@@ -142,7 +146,8 @@ impl Forward {
             Err(err) => return Sent::Lost(err),
         };
         let (status, headers) = (answer.status(), kept_headers(answer.headers()));
-        let mut response = Response::new(Body::from_stream(answer.bytes_stream()));
+        let ends = replaced(self.leader.clone(), leader.clone());
+        let mut response = Response::new(until(ends, answer.bytes_stream()));
         *response.status_mut() = status;
         *response.headers_mut() = headers;
         Sent::Answered(response)
@@ -170,8 +175,24 @@ fn kept_headers(headers: &HeaderMap) -> HeaderMap {
     kept
 }
 
+/// A body that breaks off when it `ends` before it is complete.
+fn until(
+    ends: impl Future<Output = ()> + Send + 'static,
+    body: impl Stream<Item = reqwest::Result<Bytes>> + Send + 'static,
+) -> Body {
+    let parts = (Box::pin(body), Box::pin(ends));
+    Body::from_stream(try_unfold(parts, |(mut body, mut ends)| async move {
+        let chunk = tokio::select! {
+            biased;
+            chunk = body.try_next() => chunk.map_err(io::Error::other),
+            () = &mut ends => Err(io::Error::other("another replica leads")),
+        };
+        chunk.map(|chunk| chunk.map(|chunk| (chunk, (body, ends))))
+    }))
+}
+
 /// Resolves once another replica leads than `before`; never if that is not learned any more.
-async fn replaced(mut now: watch::Receiver<Option<Leader>>, before: &Leader) {
+async fn replaced(mut now: watch::Receiver<Option<Leader>>, before: Leader) {
     let another = |now: &Leader| !now.expired && (&now.holder, now.epoch) != (&before.holder, before.epoch);
     if now.wait_for(|now| now.as_ref().is_some_and(another)).await.is_err() {
         core::future::pending::<()>().await;
@@ -190,6 +211,16 @@ mod tests {
 
     fn leader(epoch: i64, expired: bool) -> Leader {
         Leader { holder: format!("r{epoch}"), address: String::new(), epoch, expired }
+    }
+
+    #[tokio::test]
+    async fn a_body_breaks_off_when_another_replica_leads() {
+        let chunks = || futures_util::stream::iter([Ok(Bytes::from("a")), Ok(Bytes::from("b"))]);
+        let whole = until(core::future::pending(), chunks());
+        assert_eq!(axum::body::to_bytes(whole, 10).await.unwrap(), "ab");
+        let stuck = futures_util::StreamExt::chain(chunks(), futures_util::stream::pending());
+        let cut = until(core::future::ready(()), stuck);
+        assert!(axum::body::to_bytes(cut, 10).await.is_err());
     }
 
     #[test]
@@ -218,8 +249,7 @@ mod tests {
     #[tokio::test]
     async fn a_request_to_a_stopped_leader_ends_when_another_leads() {
         let (tell, leads) = watch::channel(Some(leader(1, false)));
-        let first = leader(1, false);
-        let mut waits = Box::pin(replaced(leads, &first));
+        let mut waits = Box::pin(replaced(leads, leader(1, false)));
         assert_eq!(waits.as_mut().now_or_never(), None);
         for (now, ended) in [
             (Some(leader(1, true)), None),

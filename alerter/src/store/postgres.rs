@@ -1,6 +1,7 @@
 //! PostgreSQL, which several replicas of the alerter share. One of them has the lease, and writes;
 //! the others follow who that is.
 
+use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr as _;
 use std::sync::Arc;
@@ -15,12 +16,17 @@ use super::error::{Result, StoreError};
 use super::handle::Store;
 use super::lease::{LEASE, Leader, Lease, now_ms};
 use super::open::{FINDERS_MAX, MIGRATIONS, Parts};
-use super::sql::{Connection, Pool, answered, query, query_as};
+use super::sql::{ANSWER_MAX, Connection, Pool, answered, query, query_as};
 use super::writer::{Open, Options, Writer};
 use crate::config::PostgresPlan;
 
 /// The longest wait for a connection. It is shorter than the lease.
 const CONNECT_MAX: Duration = Duration::from_secs(4);
+
+/// The longest read of a list, or at the start of all that the database has.
+const LIST_MAX: Duration = Duration::from_secs(30);
+/// How much longer a replica waits for an answer than PostgreSQL works on it.
+const ON_THE_WAY: Duration = Duration::from_secs(1);
 
 /// How long a replica is listed after it was last heard of.
 const LISTED: Duration = Duration::from_secs(600);
@@ -28,7 +34,7 @@ const LISTED: Duration = Duration::from_secs(600);
 const RUNNING: Duration = Duration::from_secs(15);
 
 /// A database that is open, without the right to write.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Postgres {
     options: PgConnectOptions,
     pool: Arc<Pool>,
@@ -36,6 +42,13 @@ pub struct Postgres {
     place: PathBuf,
     /// The connections for lists.
     readers: u32,
+}
+
+impl fmt::Debug for Postgres {
+    /// Without the options, which have a password.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Postgres").field("place", &self.place).finish_non_exhaustive()
+    }
 }
 
 /// A replica as it announces itself.
@@ -71,7 +84,7 @@ impl Postgres {
             options.get_socket().map_or(options.get_host().to_owned(), |path| path.display().to_string()),
             options.get_port(),
         ));
-        let pool = Arc::new(pool(&options, 2));
+        let pool = Arc::new(pool(&options, 2, LEASE));
         let database = Self { options, pool, place, readers: plan.pool };
         database.migrate().await?;
         Ok(database)
@@ -123,8 +136,8 @@ impl Postgres {
             identity: None,
             lease: Some(Arc::new(lease)),
             writer: Mutex::new(Writer::new(options, connection)),
-            readers: pool(&self.options, self.readers),
-            finders: pool(&self.options, FINDERS_MAX),
+            readers: pool(&self.options, self.readers, LIST_MAX),
+            finders: pool(&self.options, FINDERS_MAX, LEASE),
             lock: None,
         })))
     }
@@ -174,16 +187,15 @@ impl Postgres {
     }
 }
 
-fn pool(options: &PgConnectOptions, connections: u32) -> Pool {
-    // The reads of lists take long while there are many incidents, but not longer than a lease.
-    let options = options.clone().options([("statement_timeout", LEASE.as_millis())]);
+fn pool(options: &PgConnectOptions, connections: u32, statement_max: Duration) -> Pool {
+    let options = options.clone().options([("statement_timeout", statement_max.as_millis())]);
     let pool = PgPoolOptions::new().max_connections(connections).acquire_timeout(CONNECT_MAX);
     // The pool itself tests a connection that comes back without a time limit, and counts it until
     // then: a few that do not answer would leave no other.
     let pool = pool.after_release(|connection, _| {
-        Box::pin(async move { answered(connection.ping()).await.map(|()| true) })
+        Box::pin(async move { answered(ANSWER_MAX, connection.ping()).await.map(|()| true) })
     });
-    Pool::Postgres(pool.connect_lazy_with(options))
+    Pool::Postgres(pool.connect_lazy_with(options), statement_max + ON_THE_WAY)
 }
 
 /// The text of a migration, which is written for SQLite, for PostgreSQL. Text is compared by bytes,
@@ -195,4 +207,20 @@ fn in_postgres(sql: &str) -> String {
         .replace(" TEXT", " TEXT COLLATE \"C\"")
         .replace(" BLOB", " BYTEA")
         .replace("INTEGER PRIMARY KEY", "BIGINT PRIMARY KEY")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn the_password_is_not_shown() {
+        let options =
+            PgConnectOptions::from_str("postgres://stepwatch:canary@db.example.com/alerts").unwrap();
+        let pool = Arc::new(pool(&options, 1, LEASE));
+        let place = PathBuf::from("postgres://db.example.com:5432/alerts");
+        let database = Postgres { options: options.clone(), pool, place, readers: 1 };
+        let shown = format!("{database:?} {:?} {:?}", database.pool, Options::Postgres(options));
+        assert!(shown.contains("db.example.com") && !shown.contains("canary"), "{shown}");
+    }
 }
