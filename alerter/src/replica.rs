@@ -125,9 +125,14 @@ impl Standby {
         shutdown: &Shutdown,
     ) -> Result<Option<Leading>, StoreError> {
         let first = tokio::time::Instant::now() + stand_back;
-        let (mut database, mut failing) = (None, false);
+        let (mut database, mut failing, mut announce_at) = (None, false, tokio::time::Instant::now());
         loop {
-            let done = self.try_to_lead(&mut database, tokio::time::Instant::now() >= first).await;
+            let now = tokio::time::Instant::now();
+            let announces = now >= announce_at;
+            let done = self.try_to_lead(&mut database, announces, now >= first).await;
+            if announces && done.is_ok() {
+                announce_at = now + RENEW_EVERY;
+            }
             let pause = match done {
                 Ok(Some(leading)) => return Ok(Some(leading)),
                 Ok(None) => {
@@ -163,14 +168,17 @@ impl Standby {
     async fn try_to_lead(
         &self,
         database: &mut Option<Postgres>,
+        announces: bool,
         may_take: bool,
     ) -> Result<Option<Leading>, StoreError> {
         let database = match database {
             Some(database) => database,
             None => database.insert(Postgres::open(&self.plan).await?),
         };
-        database.announce(&self.replica).await?;
         let leader = database.leader().await?;
+        if announces {
+            database.announce(&self.replica).await?;
+        }
         let free = leader.as_ref().is_none_or(|leader| leader.expired);
         self.leader.send_if_modified(|known| core::mem::replace(known, leader.clone()) != leader);
         if !free || !may_take {
@@ -208,8 +216,8 @@ pub(crate) fn handover(members: Members) -> (Router, mpsc::Receiver<()>) {
     (Router::new().route("/-/handover", axum::routing::post(hand_over)), asked)
 }
 
-/// Renews the lease until it is given up or lost, even if nothing is decided. That includes the stop
-/// of the service, which still sends what is on its way and stores the outcomes.
+/// Renews the lease until it is given up or lost, even if nothing is decided. That includes the
+/// stop of the service, which still sends what is on its way and stores the outcomes.
 pub(crate) async fn renew(store: Store) {
     loop {
         tokio::select! {

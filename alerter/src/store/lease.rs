@@ -8,9 +8,9 @@
 //! they send. It compares a clock of this machine that also runs while the process is stopped.
 //!
 //! The row also counts the commits under the lease. If the count is not the one that this process
-//! knows, the lease counts as lost, because the database is not what this process remembers: a
-//! commit whose answer was lost has happened, and would be repeated, or a crash or a failover of the
-//! database has taken commits back. The next leader continues with what the database has.
+//! knows, the lease counts as lost, because the database is not what this process remembers. Either
+//! a commit whose answer was lost has happened, and would be repeated, or a crash or a failover of
+//! the database has taken commits back. The next leader continues with what the database has.
 //!
 //! When a lease expires is decided by the clock of the database alone.
 
@@ -203,8 +203,8 @@ impl Lease {
         self.commits().abandoned = true;
     }
 
-    /// Must be called after the commit of the transaction. A failed one is repeated by its caller, so
-    /// the next [`Self::fence`] must find that it has not happened.
+    /// Must be called after the commit of the transaction. A failed one is repeated by its caller,
+    /// so the next [`Self::fence`] must find that it has not happened.
     pub(super) fn committed(&self, renewal: Renewal, done: bool) {
         let mut commits = self.commits();
         commits.abandoned = false;

@@ -109,6 +109,8 @@ impl Postgres {
             Err(MigrateError::VersionMissing(found)) => {
                 Err(StoreError::Newer { path: self.place.clone(), found, known })
             }
+            // The database was not reached, or is about to stop.
+            Err(MigrateError::Execute(source)) => Err(StoreError::Open { path: self.place.clone(), source }),
             Err(source) => Err(StoreError::Migrate { path: self.place.clone(), source }),
         }
     }

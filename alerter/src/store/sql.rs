@@ -15,8 +15,8 @@ use sqlx::postgres::{PgConnection, PgPool, PgRow, Postgres};
 use sqlx::sqlite::{Sqlite, SqliteConnection, SqlitePool, SqliteRow};
 use sqlx::{AssertSqlSafe, ColumnIndex, Database, Decode, Encode, Error, Row as _, SqlSafeStr, SqlStr, Type};
 
-/// The longest wait for an answer to the writer and to a test of a connection, longer than the limit
-/// of PostgreSQL itself for a statement.
+/// The longest wait for an answer to the writer and to a test of a connection. It is longer than
+/// the limit of PostgreSQL itself for a statement.
 pub(super) const ANSWER_MAX: Duration = Duration::from_secs(5);
 
 /// Waits for an answer of PostgreSQL. sqlx has no limit, and a connection whose other end has
