@@ -237,7 +237,8 @@ impl Store {
             identity.contents.check(connection, &self.inner.path).await?;
         }
         let value = work(&mut *tx).await?;
-        let proves = who == Who::Heart || self.refusal().is_some();
+        // A file may have been replaced while it failed; a server of PostgreSQL was not.
+        let proves = who == Who::Heart || identity.is_some() && self.refusal().is_some();
         let counts = durability == Durability::Power && identity.is_some_and(Identity::wants_count);
         let proof = if proves || counts { Some(prove(tx).await?) } else { None };
         if let Some((lease, _)) = renewed {
