@@ -6,7 +6,7 @@
 //! including a cancelled caller, it is closed, which rolls back, and the next transaction opens
 //! another.
 //!
-//! The first transaction after a failure must be proven, and so must every heartbeat: another
+//! Every heartbeat must be proven, and on SQLite also the first transaction after a failure: another
 //! connection must read what it wrote. The store refuses writes ([`Store::refusal`]) until then,
 //! while a transaction does not end, and while the messages to send cannot be read.
 
