@@ -93,7 +93,9 @@ pub enum RunError {
     Serve(#[from] std::io::Error),
     #[error("{0} ended unexpectedly; see the log")]
     Died(&'static str),
-    #[error("this replica leads no more: it was stopped or cut off for too long, or the database lost commits; it starts anew")]
+    #[error(
+        "this replica leads no more: it was stopped or cut off for too long, or the database lost commits; it starts anew"
+    )]
     Superseded,
 }
 
