@@ -170,22 +170,27 @@ impl Lease {
             " + $4 WHERE name = $1 AND epoch = $2 AND holder = $3 RETURNING commits"
         );
         let update = query_scalar(sql).bind(NAME).bind(self.epoch).bind(&self.holder);
-        let number: Option<i64> = update.bind(LEASE.as_millis() as i64).fetch_optional(tx).await?;
+        let number: Option<i64> = update.bind(LEASE.as_millis() as i64).fetch_optional(&mut *tx).await?;
         let Some(number) = number else {
             self.lose();
             return Err(StoreError::LeaseLost);
         };
-        let mut commits = self.commits();
-        let known = commits.known;
-        if commits.agree(number - 1) {
-            return Ok(Renewal { until: until(asked), number });
-        }
+        let known = {
+            let mut commits = self.commits();
+            if commits.agree(number - 1) {
+                return Ok(Renewal { until: until(asked), number });
+            }
+            commits.known
+        };
         tracing::error!(
             known,
             found = number - 1,
             "the database has other commits than this replica knows: it lost some, or the answer to one"
         );
-        self.lose();
+        // Whoever leads next need not wait. If this fails, the lease expires.
+        if self.release(&mut *tx).await.is_ok() {
+            let _ = query("COMMIT").execute(tx).await;
+        }
         Err(StoreError::LeaseLost)
     }
 
