@@ -187,10 +187,13 @@ impl Lease {
             found = number - 1,
             "the database has other commits than this replica knows: it lost some, or the answer to one"
         );
-        // Whoever leads next need not wait. If this fails, the lease expires.
-        if self.release(&mut *tx).await.is_ok() {
+        // Nothing is sent from now on, and whoever leads next need not wait. If this fails, the lease
+        // expires. The process ends at the notification, so that comes last.
+        self.lost.store(true, Ordering::Relaxed);
+        if self.give_up(&mut *tx).await.is_ok() {
             let _ = query("COMMIT").execute(tx).await;
         }
+        self.lose();
         Err(StoreError::LeaseLost)
     }
 
@@ -222,6 +225,10 @@ impl Lease {
     /// Gives the lease up, so that another replica takes over at once.
     pub(super) async fn release(&self, connection: &mut Connection) -> Result<()> {
         self.lose();
+        self.give_up(connection).await
+    }
+
+    async fn give_up(&self, connection: &mut Connection) -> Result<()> {
         let sql = "UPDATE leases SET expires_ms = 0 WHERE name = $1 AND epoch = $2 AND holder = $3";
         query(sql).bind(NAME).bind(self.epoch).bind(&self.holder).execute(connection).await?;
         Ok(())
