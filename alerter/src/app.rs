@@ -93,7 +93,9 @@ pub enum RunError {
     Serve(#[from] std::io::Error),
     #[error("{0} ended unexpectedly; see the log")]
     Died(&'static str),
-    #[error("another replica has taken over: this one was stopped or cut off for too long, and starts anew")]
+    #[error(
+        "this replica leads no more: it was stopped or cut off for too long, or the database lost commits; it starts anew"
+    )]
     Superseded,
 }
 
@@ -191,18 +193,19 @@ impl App {
             tracing::error!(%err, "the configuration has a mistake: the one of the start is used");
             config
         });
+        // The start reads all that the database has, which may take longer than the lease lasts.
+        let renewing = tokio::spawn(replica::renew(leading.store.clone()));
         let app = Self::start_on(leading.store.clone(), of(listener)?, config, web, options, log).await;
         // From now on, new connections are those of the leader.
         stop.fire();
-        let app = app?;
+        let app = app.inspect_err(|_| renewing.abort())?;
         app.keep_leading(leading);
         Ok(Some(app))
     }
 
-    /// Renews the lease, and follows the other replicas.
+    /// Follows the other replicas.
     fn keep_leading(&self, leading: Leading) {
         let Leading { store, database, replica } = leading;
-        tokio::spawn(replica::renew(store.clone(), self.stopping.clone()));
         let (members, metrics) = (self.members.clone(), self.replica_metrics.clone());
         tokio::spawn(members.follow(database, replica, store.epoch(), metrics, self.stopping.clone()));
     }
@@ -256,7 +259,7 @@ impl App {
         let limits = limits(&gate, &config.file, &mut registry);
         let bulkhead = Bulkhead::registered(&mut registry, PROGRAM);
         let callbacks = callbacks(&store, &handle, &outbox, &metrics, &audit);
-        start_sidelines(&callbacks, &outbox, &metrics, changed, &stopping);
+        start_sidelines(&store, &callbacks, &outbox, &metrics, changed, &stopping);
         start_pictures(&charts, judging(&handle), &outbox, &stopping);
         let (admin, reloads) = administer(&store, log);
         let document = openapi::text().map_err(std::io::Error::from)?;
@@ -551,6 +554,7 @@ fn start_remote_write(
 
 /// Starts the tasks that run next to delivery: callbacks, and run changes to receivers.
 fn start_sidelines(
+    store: &Store,
     callbacks: &Callbacks,
     outbox: &OutboxHandle,
     metrics: &Metrics,
@@ -559,7 +563,8 @@ fn start_sidelines(
 ) {
     tokio::spawn(callbacks.clone().listen(stopping.clone()));
     let dropped = metrics.runtime.changes_dropped.clone();
-    tokio::spawn(changes::deliver(changed, outbox.receivers(), dropped, stopping.clone()));
+    let receivers = outbox.receivers();
+    tokio::spawn(changes::deliver(store.clone(), changed, receivers, dropped, stopping.clone()));
 }
 
 /// Checks whether the engine's loop responds.

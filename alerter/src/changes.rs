@@ -14,6 +14,7 @@ use tokio::sync::{mpsc, watch};
 use crate::backoff::{self, random, retry_after};
 use crate::notify::{FailureClass, Notifier};
 use crate::outbox::Receivers;
+use crate::store::Store;
 
 /// The most changes that wait.
 pub const QUEUE: usize = 256;
@@ -22,6 +23,7 @@ const SEND_MAX: Duration = Duration::from_secs(15);
 
 /// Sends changes to every receiver that accepts them, until `shutdown`.
 pub async fn deliver(
+    store: Store,
     mut queue: mpsc::Receiver<RunChange>,
     receivers: watch::Receiver<Receivers>,
     dropped: Counter,
@@ -44,7 +46,7 @@ pub async fn deliver(
         for (receiver, notifier) in wanting {
             tokio::select! {
                 () = shutdown.wait() => return,
-                sent = send(&receiver, &*notifier, &change) => if !sent {
+                sent = send(&store, &receiver, &*notifier, &change) => if !sent {
                     dropped.inc();
                 },
             }
@@ -55,11 +57,13 @@ pub async fn deliver(
 /// The longest wait that a service may request; after a longer one the change is dropped.
 const PAUSE_MAX: Duration = Duration::from_mins(6);
 
-async fn send(receiver: &str, notifier: &dyn Notifier, change: &RunChange) -> bool {
+async fn send(store: &Store, receiver: &str, notifier: &dyn Notifier, change: &RunChange) -> bool {
     for attempt in 1..=ATTEMPTS_MAX {
-        let failure = match tokio::time::timeout(SEND_MAX, notifier.change(change)).await {
-            Ok(Ok(())) => return true,
-            Ok(Err(failure)) => Some(failure),
+        let sending = store.while_may_send(notifier.change(change));
+        let failure = match tokio::time::timeout(SEND_MAX, sending).await {
+            Ok(Ok(Ok(()))) => return true,
+            Ok(Ok(Err(failure))) => Some(failure),
+            Ok(Err(stopped)) => Some(stopped.into()),
             Err(_) => None,
         };
         let class = failure.as_ref().map_or(FailureClass::Transient, |f| f.class);

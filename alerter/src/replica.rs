@@ -5,6 +5,7 @@
 //! the leader gives it up or lets it expire. So an answer that any replica accepted was stored by the
 //! leader, and an alert that Prometheus posts to all of them arrives at one engine.
 
+mod doors;
 mod forward;
 mod members;
 #[cfg(test)]
@@ -28,12 +29,14 @@ use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
 
 use crate::api::MAX_ALERTS_BODY;
+use crate::bulkhead;
 use crate::config::{Config, PostgresPlan};
 use crate::errors::chain;
 use crate::metrics::PROGRAM;
 use crate::signed_paths;
 use crate::store::{Leader, Postgres, Replica, Store, StoreError};
 
+use self::doors::Doors;
 pub(crate) use members::{Members, ReplicaMetrics};
 
 /// The interval at which a standby looks for the lease.
@@ -97,11 +100,15 @@ impl Standby {
             let page = exposition::Encoded::from_registry(&registry);
             exposition::respond(&page, exposition::Form::asked(&headers))
         });
-        let router: Router = forward::router(follow)?.route("/metrics", metrics).merge(admin.router());
+        let doors = Doors::new(config, web.as_ref());
+        let own = doors.protect(Router::new().route("/metrics", metrics).merge(admin.router()));
+        let router = forward::router(follow)?.merge(own);
         let (stop, stopping) = Shutdown::manual();
         let limits = Limits {
             purpose: Some("requests to the replica that leads"),
             signed_paths: signed_paths::ALL,
+            never_413: &[bulkhead::REMOTE_WRITE],
+            pass: Some(doors.pass()),
             body_bytes: MAX_ALERTS_BODY,
             hosts: Hosts::new(&config.file.web, config.file.external_url.as_deref()),
             ..Limits::default()
@@ -118,9 +125,14 @@ impl Standby {
         shutdown: &Shutdown,
     ) -> Result<Option<Leading>, StoreError> {
         let first = tokio::time::Instant::now() + stand_back;
-        let (mut database, mut failing) = (None, false);
+        let (mut database, mut failing, mut announce_at) = (None, false, tokio::time::Instant::now());
         loop {
-            let done = self.try_to_lead(&mut database, tokio::time::Instant::now() >= first).await;
+            let now = tokio::time::Instant::now();
+            let announces = now >= announce_at;
+            let done = self.try_to_lead(&mut database, announces, now >= first).await;
+            if announces && done.is_ok() {
+                announce_at = now + RENEW_EVERY;
+            }
             let pause = match done {
                 Ok(Some(leading)) => return Ok(Some(leading)),
                 Ok(None) => {
@@ -156,14 +168,17 @@ impl Standby {
     async fn try_to_lead(
         &self,
         database: &mut Option<Postgres>,
+        announces: bool,
         may_take: bool,
     ) -> Result<Option<Leading>, StoreError> {
         let database = match database {
             Some(database) => database,
             None => database.insert(Postgres::open(&self.plan).await?),
         };
-        database.announce(&self.replica).await?;
         let leader = database.leader().await?;
+        if announces {
+            database.announce(&self.replica).await?;
+        }
         let free = leader.as_ref().is_none_or(|leader| leader.expired);
         self.leader.send_if_modified(|known| core::mem::replace(known, leader.clone()) != leader);
         if !free || !may_take {
@@ -171,6 +186,13 @@ impl Standby {
         }
         let Some(store) = database.lead(&self.replica).await? else { return Ok(None) };
         tracing::info!(epoch = store.epoch(), "this replica leads");
+        // Requests that wait for a leader are forwarded to this process, once it serves them.
+        self.leader.send_replace(Some(Leader {
+            holder: self.replica.id.clone(),
+            address: self.replica.address.clone(),
+            epoch: store.epoch().unwrap_or_default(),
+            expired: false,
+        }));
         Ok(Some(Leading { store, database: database.clone(), replica: self.replica.clone() }))
     }
 
@@ -194,11 +216,11 @@ pub(crate) fn handover(members: Members) -> (Router, mpsc::Receiver<()>) {
     (Router::new().route("/-/handover", axum::routing::post(hand_over)), asked)
 }
 
-/// Renews the lease until the service stops, even if nothing is decided.
-pub(crate) async fn renew(store: Store, stopping: Shutdown) {
+/// Renews the lease until it is given up or lost, even if nothing is decided. That includes the
+/// stop of the service, which still sends what is on its way and stores the outcomes.
+pub(crate) async fn renew(store: Store) {
     loop {
         tokio::select! {
-            () = stopping.wait() => return,
             () = store.superseded() => return,
             () = tokio::time::sleep(RENEW_EVERY) => {}
         }

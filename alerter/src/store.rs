@@ -43,6 +43,7 @@ mod report_schedules;
 mod reports;
 mod rings;
 mod rows;
+mod sending;
 mod series;
 mod sql;
 mod standing;

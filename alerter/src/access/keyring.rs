@@ -25,11 +25,12 @@ pub struct Grant {
     pub token_scope: TokenScope,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Keyring {
     keys: Vec<Key>,
 }
 
+#[derive(Clone)]
 struct Key {
     hash: [u8; 32],
     grant: Arc<Grant>,

@@ -193,7 +193,8 @@ async fn act(callbacks: &Callbacks, apps: &[Arc<App>], click: Click) {
     };
     callbacks.inner.metrics.count(SERVICE, result);
     let (Some(text), Some(url), Some(app)) = (whisper, click.response_url, apps.first()) else { return };
-    if let Err(error) = app.whisper(&url, &text).await {
+    // If another replica has taken over, the person clicks again.
+    if let Ok(Err(error)) = callbacks.inner.store.while_may_send(app.whisper(&url, &text)).await {
         tracing::warn!(error, "cannot answer a click in Slack");
     }
 }

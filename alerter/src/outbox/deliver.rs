@@ -51,9 +51,6 @@ const REMIND_AT_ONCE: usize = 64;
 /// The wait before a failed write to the store is repeated.
 pub(super) const STORE_RETRY: Duration = Duration::from_secs(1);
 
-/// The wait before the lease is looked at again.
-const LEASE_RETRY: Duration = Duration::from_millis(100);
-
 /// The interval at which the same error of the store is logged again.
 const SAID_AGAIN: Duration = Duration::from_mins(1);
 
@@ -101,21 +98,6 @@ pub(super) struct LaneDone {
     pub(super) left_out: bool,
 }
 
-/// Waits until this replica may send a claimed message: a database that is slow renews the lease
-/// late, and nobody else sends what this process has claimed. False once the process has `ended`:
-/// whoever leads next finds the row claimed, and sends.
-pub(super) async fn may_send(holds: impl Fn() -> bool, ended: impl Future<Output = ()>) -> bool {
-    let mut ended = core::pin::pin!(ended);
-    while !holds() {
-        tokio::select! {
-            biased;
-            () = &mut ended => return false,
-            () = tokio::time::sleep(LEASE_RETRY) => {}
-        }
-    }
-    true
-}
-
 impl Courier {
     /// Delivers the first message of a lane.
     pub(super) async fn deliver(
@@ -131,13 +113,14 @@ impl Courier {
             Ok(Some(claim)) => {
                 let claim = self.reworded(claim, now).await;
                 let chart = self.chart(&*notifier, &claim).await;
-                if !may_send(|| self.store.may_send(), self.ended()).await {
-                    return Done::Lane(LaneDone { receiver, incident, sign: Sign::None, left_out: false });
-                }
                 crash::point("outbox.before_send");
-                let result = attempt(&*notifier, &claim, chart.as_ref(), (self.clock)()).await;
+                let attempted = attempt(&*notifier, &claim, chart.as_ref(), (self.clock)());
+                let attempted = self.store.while_may_send(attempted).await;
                 crash::point("outbox.after_send");
-                let sign = sign(&result, self.random);
+                // A lease that ended says nothing about the receiver. If nobody has taken over, the
+                // message is tried again; a replica that has finds the row claimed.
+                let sign = attempted.as_ref().map_or(Sign::None, |result| sign(result, self.random));
+                let result = attempted.unwrap_or_else(|stopped| Err(stopped.into()));
                 self.conclude(&claim, result).await;
                 sign
             }
@@ -161,7 +144,8 @@ impl Courier {
         transaction: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, StoreError> {
         let stalled = async {
-            while !self.store.is_stalled() {
+            // Each wait for PostgreSQL ends, and nothing would send a message of an abandoned claim.
+            while !(self.store.is_stalled() && self.store.fails_open()) {
                 tokio::time::sleep(STORE_RETRY).await;
             }
         };
@@ -240,7 +224,10 @@ impl Courier {
         summary: Notification,
         left_out: u64,
     ) -> Done {
-        let sent = AssertUnwindSafe(async { notifier.send(Attempt::first(&summary)).await }).catch_unwind();
+        let sent = async { notifier.send(Attempt::first(&summary)).await };
+        let sent =
+            async { self.store.while_may_send(sent).await.unwrap_or_else(|stopped| Err(stopped.into())) };
+        let sent = AssertUnwindSafe(sent).catch_unwind();
         match tokio::time::timeout(SEND_MAX, sent).await {
             Ok(Ok(Ok(_))) => Done::Reported,
             Ok(Ok(Err(failure))) => {
@@ -269,10 +256,13 @@ impl Courier {
 
     /// Reports the outcomes to the engine that it may have missed at the last stop.
     pub(super) async fn report_again(&self) -> Done {
-        let missed = match self.store.unreported().await {
-            Ok(missed) => missed,
-            Err(err) => {
-                self.store_error("read unreported outcomes", &err);
+        let missed = loop {
+            match self.store.unreported().await {
+                Ok(missed) => break missed,
+                Err(err) => self.store_error("read unreported outcomes", &err),
+            }
+            self.rest().await;
+            if self.shutdown.is_set() {
                 return Done::Reported;
             }
         };
@@ -312,11 +302,15 @@ impl Courier {
                 tracing::error!("the engine's loop does not answer: no heartbeat");
                 "withheld"
             }
-            Ok(()) => match watchdog.beat().await {
-                Ok(()) => "sent",
-                Err(error) => {
+            Ok(()) => match self.store.while_may_send(watchdog.beat()).await {
+                Ok(Ok(())) => "sent",
+                Ok(Err(error)) => {
                     tracing::warn!(error, "the heartbeat did not arrive");
                     "failed"
+                }
+                Err(_) => {
+                    tracing::error!("another replica may have taken over: no heartbeat");
+                    "withheld"
                 }
             },
         };
@@ -332,7 +326,9 @@ impl Courier {
         receiver: String,
         every: Duration,
     ) -> Done {
-        let error = match tokio::time::timeout(SEND_MAX, self.remind_all(&*notifier, &receiver)).await {
+        let reminded = self.store.while_may_send(self.remind_all(&*notifier, &receiver));
+        let reminded = async { reminded.await.unwrap_or_else(|stopped| Err(Failure::from(stopped).error)) };
+        let error = match tokio::time::timeout(SEND_MAX, reminded).await {
             Ok(Ok(())) => return Done::Reminded { receiver, again: every },
             Ok(Err(error)) => error,
             Err(_) => "no answer in time".to_owned(),
@@ -500,14 +496,6 @@ impl Courier {
             // An error means that the runtime has stopped; the outcome is in the store and is
             // reported at the next start.
             _ = self.feedback.send(feedback) => {}
-        }
-    }
-
-    /// Resolves once this process sends no more.
-    async fn ended(&self) {
-        tokio::select! {
-            () = self.shutdown.wait() => {}
-            () = self.store.superseded() => {}
         }
     }
 

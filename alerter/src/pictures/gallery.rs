@@ -208,7 +208,7 @@ impl Shower {
 
     async fn bring_up_to_date(&self, at: Place<'_>, row: &mut PictureRow) -> Result<(), Stop> {
         if let Some(file) = row.coming.clone() {
-            limited(at.gallery.take_away(&file)).await?;
+            self.limited(at.gallery.take_away(&file)).await?;
             row.coming = None;
             self.put(at, row).await?;
         }
@@ -216,7 +216,7 @@ impl Shower {
             self.replace(at, row).await?;
         }
         if let Some(file) = row.stale.clone() {
-            limited(at.gallery.take_away(&file)).await?;
+            self.limited(at.gallery.take_away(&file)).await?;
             row.stale = None;
             self.put(at, row).await?;
         }
@@ -228,11 +228,11 @@ impl Shower {
             at.stage.clone_into(&mut row.stage);
             return self.put(at, row).await;
         };
-        let file = limited(at.gallery.bring(&picture)).await?;
+        let file = self.limited(at.gallery.bring(&picture)).await?;
         row.coming = Some(file.clone());
         self.put(at, row).await?;
         crash::point("pictures.before_show");
-        let shown = limited(at.gallery.show(&file, &title, at.memory)).await;
+        let shown = self.limited(at.gallery.show(&file, &title, at.memory)).await;
         crash::point("pictures.after_show");
         if let Err(PictureError::Failed(failure)) = &shown {
             if !failure.ambiguous {
@@ -245,6 +245,17 @@ impl Shower {
         at.stage.clone_into(&mut row.stage);
         (row.attempts, row.next, row.error) = (0, Ts(0), None);
         self.put(at, row).await
+    }
+
+    /// Makes one request to the service, with a time limit, while this process may send.
+    async fn limited<T>(
+        &self,
+        request: impl Future<Output = Result<T, PictureError>>,
+    ) -> Result<T, PictureError> {
+        let late = || PictureError::Failed(Failure::transient("no answer in time", true));
+        let answer = self.store.while_may_send(timeout(REQUEST_MAX, request)).await;
+        let answer = answer.map_err(|stopped| PictureError::Failed(stopped.into()))?;
+        answer.unwrap_or_else(|_| Err(late()))
     }
 
     async fn put(&self, at: Place<'_>, row: &PictureRow) -> Result<(), Stop> {
@@ -260,9 +271,4 @@ struct Place<'a> {
     memory: &'a str,
     stage: &'a str,
     gallery: &'a dyn Gallery,
-}
-
-async fn limited<T>(request: impl Future<Output = Result<T, PictureError>>) -> Result<T, PictureError> {
-    let late = || PictureError::Failed(Failure::transient("no answer in time", true));
-    timeout(REQUEST_MAX, request).await.unwrap_or_else(|_| Err(late()))
 }

@@ -16,6 +16,7 @@ use axum::http::header::{
 };
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode};
 use axum::response::{IntoResponse as _, Response};
+use futures_util::stream::{Stream, TryStreamExt as _, try_unfold};
 use reqwest::Client;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout_at};
@@ -65,6 +66,8 @@ enum Sent {
     NoLeader,
     /// The leader went away, and may have acted before.
     Lost(reqwest::Error),
+    /// Another replica took over before the leader answered, which may have acted before.
+    Replaced,
 }
 
 pub(super) fn router(leader: watch::Receiver<Option<Leader>>) -> io::Result<Router> {
@@ -104,21 +107,31 @@ impl Forward {
             let Some(leader) = leader else {
                 return refused(StatusCode::SERVICE_UNAVAILABLE, "no replica leads at the moment\n");
             };
-            match self.send(kept, &leader).await {
+            // A leader that is stopped or cut off does not answer, and its connection does not end.
+            let sent = tokio::select! {
+                sent = self.send(kept, &leader) => sent,
+                () = replaced(self.leader.clone(), leader.clone()) => Sent::Replaced,
+            };
+            match sent {
                 Sent::Answered(answer) => return answer,
-                Sent::Lost(err) if !reads => {
-                    tracing::warn!(%err, leader = leader.address, "the leader went away during a request");
+                lost @ (Sent::Lost(_) | Sent::Replaced) if !reads => {
+                    let err = if let Sent::Lost(err) = lost {
+                        err.without_url().to_string()
+                    } else {
+                        "replaced".to_owned()
+                    };
+                    tracing::warn!(err, leader = leader.address, "the leader went away during a request");
                     let why =
                         "the replica that leads went away before it answered: it may or may not have acted\n";
                     return refused(StatusCode::BAD_GATEWAY, why);
                 }
-                Sent::NoLeader | Sent::Lost(_) if Instant::now() >= deadline => {
+                Sent::NoLeader | Sent::Lost(_) | Sent::Replaced if Instant::now() >= deadline => {
                     return refused(
                         StatusCode::SERVICE_UNAVAILABLE,
                         "the replica that leads is not reached\n",
                     );
                 }
-                Sent::NoLeader | Sent::Lost(_) => sleep(RETRY_EVERY).await,
+                Sent::NoLeader | Sent::Lost(_) | Sent::Replaced => sleep(RETRY_EVERY).await,
             }
         }
     }
@@ -133,7 +146,8 @@ impl Forward {
             Err(err) => return Sent::Lost(err),
         };
         let (status, headers) = (answer.status(), kept_headers(answer.headers()));
-        let mut response = Response::new(Body::from_stream(answer.bytes_stream()));
+        let ends = replaced(self.leader.clone(), leader.clone());
+        let mut response = Response::new(until(ends, answer.bytes_stream()));
         *response.status_mut() = status;
         *response.headers_mut() = headers;
         Sent::Answered(response)
@@ -148,14 +162,103 @@ fn passed_on(headers: &HeaderMap) -> HeaderMap {
     headers
 }
 
+/// The headers without those of one connection: the known ones, and those that `Connection` names.
 fn kept_headers(headers: &HeaderMap) -> HeaderMap {
-    let mut headers = headers.clone();
-    for name in &HOP_BY_HOP {
-        headers.remove(name);
+    let mut kept = headers.clone();
+    let named = headers.get_all(CONNECTION).iter().filter_map(|value| value.to_str().ok());
+    for name in named.flat_map(|names| names.split(',')).map(str::trim) {
+        kept.remove(name);
     }
-    headers
+    for name in &HOP_BY_HOP {
+        kept.remove(name);
+    }
+    kept
+}
+
+/// A body that breaks off when it `ends` before it is complete.
+fn until(
+    ends: impl Future<Output = ()> + Send + 'static,
+    body: impl Stream<Item = reqwest::Result<Bytes>> + Send + 'static,
+) -> Body {
+    let parts = (Box::pin(body), Box::pin(ends));
+    Body::from_stream(try_unfold(parts, |(mut body, mut ends)| async move {
+        let chunk = tokio::select! {
+            biased;
+            chunk = body.try_next() => chunk.map_err(io::Error::other),
+            () = &mut ends => Err(io::Error::other("another replica leads")),
+        };
+        chunk.map(|chunk| chunk.map(|chunk| (chunk, (body, ends))))
+    }))
+}
+
+/// Resolves once another replica leads than `before`; never if that is not learned any more.
+async fn replaced(mut now: watch::Receiver<Option<Leader>>, before: Leader) {
+    let another = |now: &Leader| !now.expired && (&now.holder, now.epoch) != (&before.holder, before.epoch);
+    if now.wait_for(|now| now.as_ref().is_some_and(another)).await.is_err() {
+        core::future::pending::<()>().await;
+    }
 }
 
 fn refused(status: StatusCode, why: &'static str) -> Response {
     (status, [(RETRY_AFTER, "1")], why).into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt as _;
+
+    use super::*;
+
+    fn leader(epoch: i64, expired: bool) -> Leader {
+        Leader { holder: format!("r{epoch}"), address: String::new(), epoch, expired }
+    }
+
+    #[tokio::test]
+    async fn a_body_breaks_off_when_another_replica_leads() {
+        let chunks = || futures_util::stream::iter([Ok(Bytes::from("a")), Ok(Bytes::from("b"))]);
+        let whole = until(core::future::pending(), chunks());
+        assert_eq!(axum::body::to_bytes(whole, 10).await.unwrap(), "ab");
+        let stuck = futures_util::StreamExt::chain(chunks(), futures_util::stream::pending());
+        let cut = until(core::future::ready(()), stuck);
+        assert!(axum::body::to_bytes(cut, 10).await.is_err());
+    }
+
+    #[test]
+    fn headers_of_one_connection_are_not_passed_on() {
+        let mut headers = HeaderMap::new();
+        for (name, value) in [
+            ("connection", "close, X-Hop"),
+            ("connection", "x-other"),
+            ("x-hop", "1"),
+            ("x-other", "1"),
+            ("te", "trailers"),
+            ("transfer-encoding", "chunked"),
+            ("content-length", "7"),
+            ("authorization", "Bearer t"),
+            ("host", "pages.example.com"),
+        ] {
+            headers.append(name, HeaderValue::from_static(value));
+        }
+        let passed = passed_on(&headers);
+        let mut names: Vec<&str> = passed.keys().map(HeaderName::as_str).collect();
+        names.sort_unstable();
+        assert_eq!(names, ["authorization", "host", "stepwatch-forwarded"]);
+    }
+
+    /// An expired lease may be renewed, so its holder may still answer.
+    #[tokio::test]
+    async fn a_request_to_a_stopped_leader_ends_when_another_leads() {
+        let (tell, leads) = watch::channel(Some(leader(1, false)));
+        let mut waits = Box::pin(replaced(leads, leader(1, false)));
+        assert_eq!(waits.as_mut().now_or_never(), None);
+        for (now, ended) in [
+            (Some(leader(1, true)), None),
+            (None, None),
+            (Some(leader(2, true)), None),
+            (Some(leader(2, false)), Some(())),
+        ] {
+            tell.send_replace(now);
+            assert_eq!(waits.as_mut().now_or_never(), ended);
+        }
+    }
 }

@@ -56,7 +56,7 @@ pub enum StoreError {
          older copy. Put the log back, or start once with --new-store to go on with what the file has"
     )]
     Older { path: PathBuf, beside: PathBuf },
-    #[error("another replica has taken over the lease of the database")]
+    #[error("the lease of the database is lost: another replica has it, or the database lost commits")]
     LeaseLost,
     #[error("what is asked of {path} does not end: does its disk hang?")]
     Stalled { path: PathBuf },

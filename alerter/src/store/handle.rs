@@ -144,23 +144,31 @@ impl Store {
         if self.usable().is_err() {
             return;
         }
+        // First, because the others wait for it, and a read may take long.
+        self.give_up_lease().await;
         self.inner.readers.close().await;
         self.inner.finders.close().await;
         let mut writer = self.inner.writer.lock().await;
         let _busy = Busy::now();
         // After a refusal there may be no connection.
-        match (writer.kept(), &self.inner.lease) {
-            (Some(Connection::Sqlite(connection)), _) => {
-                if let Err(err) = sqlx::raw_sql("PRAGMA wal_checkpoint(TRUNCATE)").execute(connection).await {
-                    tracing::warn!(%err, "cannot write the log back into the database file; the next start will");
-                }
-            }
-            (Some(connection), Some(lease)) => {
-                if let Err(err) = lease.release(connection).await {
-                    tracing::warn!(%err, "cannot give up the lease; another replica takes over when it expires");
-                }
-            }
-            _ => {}
+        if let Some(Connection::Sqlite(connection)) = writer.kept()
+            && let Err(err) = sqlx::raw_sql("PRAGMA wal_checkpoint(TRUNCATE)").execute(connection).await
+        {
+            tracing::warn!(%err, "cannot write the log back into the database file; the next start will");
+        }
+    }
+
+    async fn give_up_lease(&self) {
+        let Some(lease) = &self.inner.lease else { return };
+        let mut writer = self.inner.writer.lock().await;
+        let _busy = Busy::now();
+        // After a refusal there may be no connection.
+        let Some(connection) = writer.kept() else {
+            // It expires, because it is not renewed any more.
+            return lease.lose();
+        };
+        if let Err(err) = lease.release(connection).await {
+            tracing::warn!(%err, "cannot give up the lease; another replica takes over when it expires");
         }
     }
 }

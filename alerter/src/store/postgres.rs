@@ -1,6 +1,7 @@
 //! PostgreSQL, which several replicas of the alerter share. One of them has the lease, and writes;
 //! the others follow who that is.
 
+use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr as _;
 use std::sync::Arc;
@@ -8,19 +9,24 @@ use std::time::Duration;
 
 use sqlx::migrate::{MigrateError, Migration, MigrationType, Migrator};
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
-use sqlx::{AssertSqlSafe, SqlSafeStr as _};
+use sqlx::{AssertSqlSafe, Connection as _, SqlSafeStr as _};
 use tokio::sync::Mutex;
 
 use super::error::{Result, StoreError};
 use super::handle::Store;
 use super::lease::{LEASE, Leader, Lease, now_ms};
 use super::open::{FINDERS_MAX, MIGRATIONS, Parts};
-use super::sql::{Connection, Pool, query, query_as};
+use super::sql::{ANSWER_MAX, Connection, Pool, answered, query, query_as};
 use super::writer::{Open, Options, Writer};
 use crate::config::PostgresPlan;
 
 /// The longest wait for a connection. It is shorter than the lease.
 const CONNECT_MAX: Duration = Duration::from_secs(4);
+
+/// The longest read of a list, or at the start of all that the database has.
+const LIST_MAX: Duration = Duration::from_secs(30);
+/// How much longer a replica waits for an answer than PostgreSQL works on it.
+const ON_THE_WAY: Duration = Duration::from_secs(1);
 
 /// How long a replica is listed after it was last heard of.
 const LISTED: Duration = Duration::from_secs(600);
@@ -28,7 +34,7 @@ const LISTED: Duration = Duration::from_secs(600);
 const RUNNING: Duration = Duration::from_secs(15);
 
 /// A database that is open, without the right to write.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Postgres {
     options: PgConnectOptions,
     pool: Arc<Pool>,
@@ -36,6 +42,13 @@ pub struct Postgres {
     place: PathBuf,
     /// The connections for lists.
     readers: u32,
+}
+
+impl fmt::Debug for Postgres {
+    /// Without the options, which have a password.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Postgres").field("place", &self.place).finish_non_exhaustive()
+    }
 }
 
 /// A replica as it announces itself.
@@ -71,7 +84,7 @@ impl Postgres {
             options.get_socket().map_or(options.get_host().to_owned(), |path| path.display().to_string()),
             options.get_port(),
         ));
-        let pool = Arc::new(pool(&options, 2));
+        let pool = Arc::new(pool(&options, 2, LEASE));
         let database = Self { options, pool, place, readers: plan.pool };
         database.migrate().await?;
         Ok(database)
@@ -96,6 +109,8 @@ impl Postgres {
             Err(MigrateError::VersionMissing(found)) => {
                 Err(StoreError::Newer { path: self.place.clone(), found, known })
             }
+            // The database was not reached, or is about to stop.
+            Err(MigrateError::Execute(source)) => Err(StoreError::Open { path: self.place.clone(), source }),
             Err(source) => Err(StoreError::Migrate { path: self.place.clone(), source }),
         }
     }
@@ -112,18 +127,19 @@ impl Postgres {
 
     /// Takes the lease, if it is free, and opens the store with it.
     pub(crate) async fn lead(&self, replica: &Replica) -> Result<Option<Store>> {
+        // A replica that takes the lease and cannot connect would keep the others from it.
+        let options = Options::Postgres(self.options.clone());
+        let Open { connection, .. } = Open::new(&options).await?;
         let Some(lease) = Lease::take(&self.pool, &replica.id, &replica.address).await? else {
             return Ok(None);
         };
-        let options = Options::Postgres(self.options.clone());
-        let Open { connection, .. } = Open::new(&options).await?;
         Ok(Some(Store::of(Parts {
             path: self.place.clone(),
             identity: None,
             lease: Some(Arc::new(lease)),
             writer: Mutex::new(Writer::new(options, connection)),
-            readers: pool(&self.options, self.readers),
-            finders: pool(&self.options, FINDERS_MAX),
+            readers: pool(&self.options, self.readers, LIST_MAX),
+            finders: pool(&self.options, FINDERS_MAX, LEASE),
             lock: None,
         })))
     }
@@ -173,11 +189,15 @@ impl Postgres {
     }
 }
 
-fn pool(options: &PgConnectOptions, connections: u32) -> Pool {
-    // The reads of lists take long while there are many incidents, but not longer than a lease.
-    let options = options.clone().options([("statement_timeout", LEASE.as_millis())]);
+fn pool(options: &PgConnectOptions, connections: u32, statement_max: Duration) -> Pool {
+    let options = options.clone().options([("statement_timeout", statement_max.as_millis())]);
     let pool = PgPoolOptions::new().max_connections(connections).acquire_timeout(CONNECT_MAX);
-    Pool::Postgres(pool.connect_lazy_with(options))
+    // The pool itself tests a connection that comes back without a time limit, and counts it until
+    // then: a few that do not answer would leave no other.
+    let pool = pool.after_release(|connection, _| {
+        Box::pin(async move { answered(ANSWER_MAX, connection.ping()).await.map(|()| true) })
+    });
+    Pool::Postgres(pool.connect_lazy_with(options), statement_max + ON_THE_WAY)
 }
 
 /// The text of a migration, which is written for SQLite, for PostgreSQL. Text is compared by bytes,
@@ -189,4 +209,20 @@ fn in_postgres(sql: &str) -> String {
         .replace(" TEXT", " TEXT COLLATE \"C\"")
         .replace(" BLOB", " BYTEA")
         .replace("INTEGER PRIMARY KEY", "BIGINT PRIMARY KEY")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn the_password_is_not_shown() {
+        let options =
+            PgConnectOptions::from_str("postgres://stepwatch:canary@db.example.com/alerts").unwrap();
+        let pool = Arc::new(pool(&options, 1, LEASE));
+        let place = PathBuf::from("postgres://db.example.com:5432/alerts");
+        let database = Postgres { options: options.clone(), pool, place, readers: 1 };
+        let shown = format!("{database:?} {:?} {:?}", database.pool, Options::Postgres(options));
+        assert!(shown.contains("db.example.com") && !shown.contains("canary"), "{shown}");
+    }
 }

@@ -6,12 +6,29 @@
 
 use std::borrow::Cow;
 use std::fmt::{self, Display, Write as _};
+use std::io;
 use std::marker::PhantomData;
+use std::time::Duration;
 
-use futures_util::stream::{BoxStream, StreamExt as _};
+use futures_util::stream::{BoxStream, StreamExt as _, TryStreamExt as _, try_unfold};
 use sqlx::postgres::{PgConnection, PgPool, PgRow, Postgres};
 use sqlx::sqlite::{Sqlite, SqliteConnection, SqlitePool, SqliteRow};
 use sqlx::{AssertSqlSafe, ColumnIndex, Database, Decode, Encode, Error, Row as _, SqlSafeStr, SqlStr, Type};
+
+/// The longest wait for an answer to the writer and to a test of a connection. It is longer than
+/// the limit of PostgreSQL itself for a statement.
+pub(super) const ANSWER_MAX: Duration = Duration::from_secs(5);
+
+/// Waits for an answer of PostgreSQL. sqlx has no limit, and a connection whose other end has
+/// disappeared gives no error for a quarter of an hour. After an error, the connection must not be
+/// used again.
+pub(super) async fn answered<T>(
+    within: Duration,
+    asked: impl Future<Output = Result<T, Error>>,
+) -> Result<T, Error> {
+    let late = |_| Error::Io(io::Error::new(io::ErrorKind::TimedOut, "PostgreSQL does not answer"));
+    tokio::time::timeout(within, asked).await.map_err(late)?
+}
 
 /// A connection to either database.
 #[derive(Debug)]
@@ -24,21 +41,22 @@ pub(super) enum Connection {
 #[derive(Debug)]
 pub(super) enum Pool {
     Sqlite(SqlitePool),
-    Postgres(PgPool),
+    /// With the longest wait for an answer.
+    Postgres(PgPool, Duration),
 }
 
 impl Pool {
     pub(super) fn size(&self) -> u32 {
         match self {
             Self::Sqlite(pool) => pool.size(),
-            Self::Postgres(pool) => pool.size(),
+            Self::Postgres(pool, _) => pool.size(),
         }
     }
 
     pub(super) async fn close(&self) {
         match self {
             Self::Sqlite(pool) => pool.close().await,
-            Self::Postgres(pool) => pool.close().await,
+            Self::Postgres(pool, _) => pool.close().await,
         }
     }
 }
@@ -204,15 +222,18 @@ macro_rules! on_either {
                 $wrap
             }
             On::Connection(Connection::Postgres(to)) => {
-                let ($got, $row) = ($query.bound::<Postgres>().$method(to).await?, Row::Postgres);
+                let ($got, $row) =
+                    (answered(ANSWER_MAX, $query.bound::<Postgres>().$method(to)).await?, Row::Postgres);
                 $wrap
             }
             On::Pool(Pool::Sqlite(to)) => {
                 let ($got, $row) = ($query.bound::<Sqlite>().$method(to).await?, Row::Sqlite);
                 $wrap
             }
-            On::Pool(Pool::Postgres(to)) => {
-                let ($got, $row) = ($query.bound::<Postgres>().$method(to).await?, Row::Postgres);
+            On::Pool(Pool::Postgres(to, within)) => {
+                let mut to = to.acquire().await?;
+                let asked = $query.bound::<Postgres>().$method(&mut *to);
+                let ($got, $row) = (answered(*within, asked).await?, Row::Postgres);
                 $wrap
             }
         }
@@ -243,8 +264,16 @@ impl<'a, T: Output> Query<'a, T> {
             Pool::Sqlite(pool) => {
                 self.bound::<Sqlite>().fetch(pool).map(|row| T::read(Row::Sqlite(row?))).boxed()
             }
-            Pool::Postgres(pool) => {
-                self.bound::<Postgres>().fetch(pool).map(|row| T::read(Row::Postgres(row?))).boxed()
+            Pool::Postgres(pool, within) => {
+                let within = *within;
+                let rows = self.bound::<Postgres>().fetch(pool);
+                let rows = try_unfold(rows, move |mut rows| async move {
+                    let Some(row) = answered(within, rows.try_next()).await? else {
+                        return Ok::<_, Error>(None);
+                    };
+                    Ok(Some((T::read(Row::Postgres(row))?, rows)))
+                });
+                rows.boxed()
             }
         }
     }

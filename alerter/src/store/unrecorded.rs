@@ -57,11 +57,6 @@ impl Store {
         self.inner.lease.is_none() && self.refuses_long()
     }
 
-    /// Whether this process may send messages: no other replica can have taken over.
-    pub(crate) fn may_send(&self) -> bool {
-        self.inner.lease.as_ref().is_none_or(|lease| lease.holds())
-    }
-
     /// Resolves once another replica has taken over; never on SQLite.
     pub(crate) async fn superseded(&self) {
         match &self.inner.lease {

@@ -6,7 +6,7 @@
 //! including a cancelled caller, it is closed, which rolls back, and the next transaction opens
 //! another.
 //!
-//! The first transaction after a failure must be proven, and so must every heartbeat: another
+//! Every heartbeat must be proven, and on SQLite also the first transaction after a failure: another
 //! connection must read what it wrote. The store refuses writes ([`Store::refusal`]) until then,
 //! while a transaction does not end, and while the messages to send cannot be read.
 
@@ -237,13 +237,18 @@ impl Store {
             identity.contents.check(connection, &self.inner.path).await?;
         }
         let value = work(&mut *tx).await?;
-        let proves = who == Who::Heart || self.refusal().is_some();
+        // A file may have been replaced while it failed; a server of PostgreSQL was not.
+        let proves = who == Who::Heart || identity.is_some() && self.refusal().is_some();
         let counts = durability == Durability::Power && identity.is_some_and(Identity::wants_count);
         let proof = if proves || counts { Some(prove(tx).await?) } else { None };
-        query("COMMIT").execute(&mut *tx).await?;
-        if let Some((lease, renewal)) = renewed {
-            lease.renew(renewal);
+        if let Some((lease, _)) = renewed {
+            lease.committing();
         }
+        let committed = query("COMMIT").execute(&mut *tx).await;
+        if let Some((lease, renewal)) = renewed {
+            lease.committed(renewal, committed.is_ok());
+        }
+        committed?;
         if let (Some(number), Some(identity)) = (proof, identity) {
             identity.contents.committed(number);
         }

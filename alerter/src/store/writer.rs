@@ -1,5 +1,6 @@
 //! The connection that writes, and its state.
 
+use std::fmt;
 use std::time::Duration;
 
 use sqlx::ConnectOptions as _;
@@ -8,7 +9,7 @@ use sqlx::sqlite::SqliteConnectOptions;
 use tokio::time::Instant;
 
 use super::error::Result;
-use super::sql::{Connection, query};
+use super::sql::{ANSWER_MAX, Connection, answered, query};
 
 /// A shorter refusal only delays pages.
 pub(crate) const FAIL_OPEN_AFTER: Duration = Duration::from_secs(10);
@@ -52,10 +53,19 @@ pub(super) struct Writer {
 }
 
 /// The options to open a connection that writes.
-#[derive(Debug)]
 pub(super) enum Options {
     Sqlite(SqliteConnectOptions),
     Postgres(PgConnectOptions),
+}
+
+impl fmt::Debug for Options {
+    /// Without the options, which have a password.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Sqlite(_) => "Sqlite",
+            Self::Postgres(_) => "Postgres",
+        })
+    }
 }
 
 #[derive(Debug)]
@@ -103,7 +113,9 @@ impl Open {
     pub(super) async fn new(options: &Options) -> Result<Self> {
         let connection = match options {
             Options::Sqlite(options) => Connection::Sqlite(options.connect().await?),
-            Options::Postgres(options) => Connection::Postgres(options.connect().await?),
+            Options::Postgres(options) => {
+                Connection::Postgres(answered(ANSWER_MAX, options.connect()).await?)
+            }
         };
         Ok(Self { connection, durability: Durability::Power })
     }
@@ -127,7 +139,7 @@ impl Open {
             Durability::Power => concat!("BEGIN; ", limits!()),
             Durability::Process => concat!("BEGIN; SET LOCAL synchronous_commit = off; ", limits!()),
         };
-        sqlx::raw_sql(sql).execute(begin).await?;
+        answered(ANSWER_MAX, sqlx::raw_sql(sql).execute(begin)).await?;
         Ok(())
     }
 

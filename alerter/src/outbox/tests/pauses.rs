@@ -61,16 +61,3 @@ async fn a_page_does_not_wait_out_a_long_pause() {
     assert!(waited >= secs(300) && waited <= secs(340), "{waited:?}");
     assert_eq!(bench.states("01TICKET").await, [DeliveryState::Pending], "that one can wait");
 }
-
-/// Nobody else sends a message that this process has claimed and leads on with.
-#[tokio::test(start_paused = true)]
-async fn a_claimed_message_waits_until_the_lease_is_renewed() {
-    use crate::outbox::deliver::may_send;
-
-    let begun = Instant::now();
-    let renewed = || begun.elapsed() >= secs(5);
-    assert!(may_send(renewed, core::future::pending()).await);
-    assert!(begun.elapsed() < secs(6));
-    assert!(!may_send(|| false, tokio::time::sleep(secs(3))).await, "another replica leads");
-    assert!(may_send(|| true, core::future::ready(())).await);
-}
