@@ -5,21 +5,21 @@
 //! nothing new is decided, then open requests and messages, and the runtime last, because it stores
 //! their outcomes.
 
+mod http;
+
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
-use axum::extract::DefaultBodyLimit;
 use futures_util::future::BoxFuture;
 use prometheus_client::registry::Registry;
 use rustix::process::Signal;
 use stepwatch_detect::changes::RunChange;
-use stepwatch_kit::admin::{Admin, BY_SIGNAL, ReloadRequest};
+use stepwatch_kit::admin::{BY_SIGNAL, ReloadRequest};
 use stepwatch_kit::config::ConfigError;
 use stepwatch_kit::logging::LogControl;
-use stepwatch_kit::serve::{self, Hosts, Limits, ListenAddr, Pass};
+use stepwatch_kit::serve::{self, ListenAddr};
 use stepwatch_kit::shutdown::{Shutdown, Trigger};
 use stepwatch_kit::web_config::WebConfig;
 use stepwatch_model::time::{Span, Ts};
@@ -29,12 +29,12 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 
-use crate::access::Keyring;
+use self::http::{administer, callbacks, gate, limits, router, warn_if_open};
+use crate::api::Api;
 use crate::api::auth::Gate;
 use crate::api::oncall_overrides::sleeps_through;
-use crate::api::{Api, MAX_ALERTS_BODY};
 use crate::audit::{self, AuditLog, Door, Entry};
-use crate::bulkhead::{self, Bulkhead};
+use crate::bulkhead::Bulkhead;
 use crate::calendars::Calendars;
 use crate::callbacks::Callbacks;
 use crate::changes;
@@ -44,7 +44,6 @@ use crate::errors::chain;
 use crate::ingest::{self, Ingest, KeptLists};
 use crate::ledger_metrics::LedgerMetrics;
 use crate::metrics::{ConfigMetrics, Metrics, PROGRAM};
-use crate::oidc::Oidc;
 use crate::openapi;
 use crate::outbox::unopened::Unopened;
 use crate::outbox::{self, Outbox, OutboxHandle};
@@ -55,10 +54,8 @@ use crate::reporter::{self, Reporter};
 use crate::runtime::{Command, Inputs, Runtime, RuntimeHandle, WriteBatch};
 use crate::series::exposed::SeriesMetrics;
 use crate::series::{SeriesTable, keeper};
-use crate::signed_paths;
 use crate::store::{Store, StoreError, resolved};
 use crate::watchdog::Watchdog;
-use crate::web;
 
 /// The most message outcomes that wait for the runtime.
 const QUEUE_FEEDBACK: usize = 256;
@@ -452,59 +449,6 @@ pub(crate) fn survive_limits() -> std::io::Result<()> {
     signal(SignalKind::from_raw(Signal::XFSZ.as_raw())).map(drop)
 }
 
-/// The operating endpoints. The process is not ready while the store refuses writes.
-fn administer(store: &Store, log: LogControl) -> (Admin, mpsc::Receiver<ReloadRequest>) {
-    let (admin, reloads) = Admin::new(log);
-    let store = store.clone();
-    let waits = move || {
-        store.look_soon();
-        store.refusal_in_public().map(|why| format!("the store to take commits: {why}"))
-    };
-    (admin.needing(waits), reloads)
-}
-
-/// The callbacks of notification services.
-fn callbacks(
-    store: &Store,
-    handle: &RuntimeHandle,
-    outbox: &OutboxHandle,
-    metrics: &Metrics,
-    audit: &AuditLog,
-) -> Callbacks {
-    let (receivers, heard) = (outbox.receivers(), metrics.callbacks.clone());
-    Callbacks::new(store.clone(), handle.clone(), receivers, heard, audit.clone())
-}
-
-/// The gate for tokens, users of the web configuration, people of OpenID Connect, and sessions.
-fn gate(
-    keyring: Keyring,
-    oidc: Option<Arc<Oidc>>,
-    audit: &AuditLog,
-    metrics: &Metrics,
-    web: Option<&WebConfig>,
-    file: &File,
-) -> Gate {
-    let (metrics, url) = (metrics.gate.clone(), file.external_url.as_deref());
-    Gate::new(keyring, oidc, audit.clone(), metrics, web.cloned(), url)
-}
-
-/// The request limits. Callbacks are exempt because they are signed, and a token is accepted
-/// instead of a user of the web configuration.
-fn limits(gate: &Gate, file: &File, registry: &mut Registry) -> Limits {
-    let (needed, gate) = (gate.clone(), gate.clone());
-    let pass = Pass::new(move || needed.needs_credentials(), move |headers| gate.knows(headers));
-    let pass = Some(pass.with_login(signed_paths::is_open, web::login::instead));
-    let hosts = Hosts::new(&file.web, file.external_url.as_deref());
-    // Requests with alerts have the largest bodies; every other route has a smaller limit of its
-    // own.
-    let body_bytes = MAX_ALERTS_BODY;
-    let never_413 = &[bulkhead::REMOTE_WRITE];
-    let limits =
-        Limits { signed_paths: signed_paths::ALL, never_413, body_bytes, pass, hosts, ..Limits::default() };
-    limits.metrics.register(registry, PROGRAM);
-    limits
-}
-
 /// Publishes the configuration and the series, and starts to store the series.
 fn publish(
     handle: &RuntimeHandle,
@@ -523,21 +467,6 @@ fn publish(
     LedgerMetrics::register(Arc::clone(&handle.views), registry);
     let (series, clock) = (Arc::clone(&handle.series), handle.clock.clone());
     tokio::spawn(keeper::keep(store.clone(), series, clock, stopping.clone()));
-}
-
-/// All routes, behind the gate.
-fn router(
-    api: &Arc<Api>,
-    gate: &Gate,
-    outbox: &OutboxHandle,
-    callbacks: &Callbacks,
-    bulkhead: Bulkhead,
-    operating: Router,
-) -> Router {
-    let pages = web::router(api, gate, outbox.receivers());
-    let router = bulkhead.before(Arc::clone(api).router().merge(pages).merge(callbacks.router()));
-    let router = web::with_error_pages(gate.clone().protect(router.merge(operating)));
-    router.layer(DefaultBodyLimit::max(Limits::default().body_bytes))
 }
 
 /// Opens the remote write endpoint, and starts the timer for incomplete scrapes.
@@ -643,18 +572,6 @@ fn watching(handle: &RuntimeHandle, charts: &Charts, watchdog: Arc<Watchdog>) ->
         alive: alive(handle),
         reword: reword(handle),
         ..outbox::Options::default()
-    }
-}
-
-/// Logs once if anybody on another machine may do everything.
-fn warn_if_open(addr: SocketAddr, file: &File, web: Option<&WebConfig>) {
-    let asks = file.api.asks() || web.is_some_and(WebConfig::authenticates);
-    if !asks && !addr.ip().is_loopback() {
-        tracing::warn!(
-            %addr,
-            "whoever reaches this address can read incidents, acknowledge, silence and reload: set api.tokens or api.oidc, or \
-             --web.config.file with users or client certificates (docs/security.md)"
-        );
     }
 }
 
