@@ -1,0 +1,329 @@
+//! A real PostgreSQL that a test starts, kills and cuts off.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use rustix::process::{Pid, Signal, geteuid, kill_process};
+use tempfile::TempDir;
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream, UnixStream};
+use tokio::sync::watch;
+use tokio::task::AbortHandle;
+
+use crate::peers;
+use crate::poll::{PATIENCE, poll_until};
+use crate::say;
+
+/// The owner of the databases.
+const OWNER: &str = "stepwatch";
+/// PostgreSQL refuses to run as root. It runs as this user and group instead.
+const UNPRIVILEGED: (&str, &str) = ("nobody", "nogroup");
+/// The name of its socket, which contains the default port.
+const SOCKET: &str = ".s.PGSQL.5432";
+/// A command of the server that takes longer has failed.
+const COMMAND_PATIENCE: Duration = Duration::from_mins(1);
+/// The lines of the server's log that are shown when a test fails.
+const SHOWN: usize = 30;
+const BUFFER: usize = 16 * 1024;
+
+/// A server with a cluster of its own, which listens on a socket in the cluster's directory.
+/// Dropping it stops the server.
+#[derive(Debug)]
+pub struct Postgres {
+    programs: PathBuf,
+    dir: TempDir,
+}
+
+impl Postgres {
+    /// Starts a server; `None` if PostgreSQL is not installed.
+    pub async fn start() -> anyhow::Result<Option<Self>> {
+        let Some(programs) = peers::postgresql() else { return Ok(None) };
+        let dir = tempfile::Builder::new().prefix("stepwatch-pg").tempdir().context("no directory")?;
+        if geteuid().is_root() {
+            let (user, group) = UNPRIVILEGED;
+            let mut chown = Command::new("chown");
+            run(chown.arg(format!("{user}:{group}")).arg(dir.path())).await?;
+        }
+        let server = Self { programs, dir };
+        let mut initdb = server.program("initdb");
+        initdb.args(["-A", "trust", "--no-locale", "-E", "UTF8", "-N", "-U", OWNER, "-D"]);
+        run(initdb.arg(server.data())).await?;
+        let settings = format!(
+            "listen_addresses = ''\nunix_socket_directories = '{}'\nmax_connections = 200\n",
+            server.dir.path().display()
+        );
+        let file = server.data().join("postgresql.conf");
+        let defaults = std::fs::read_to_string(&file)?;
+        // Not replaced, so that it still belongs to the user of the server.
+        std::fs::write(&file, defaults + &settings)?;
+        server.run_again().await?;
+        Ok(Some(server))
+    }
+
+    /// Starts the server after [`Self::stop`] or [`Self::kill`].
+    pub async fn run_again(&self) -> anyhow::Result<()> {
+        // The processes of a server that was killed end by themselves, and until then no other
+        // server starts.
+        poll_until("PostgreSQL to start", COMMAND_PATIENCE, async || {
+            run(self.pg_ctl("start").args(["-w", "-l"]).arg(self.log())).await.ok()
+        })
+        .await
+        .with_context(|| self.tail())
+    }
+
+    /// Stops the server at once and starts it, as `pg_ctl restart -m immediate` does: every
+    /// transaction that is not committed is lost, and the log is replayed.
+    pub async fn restart(&self) -> anyhow::Result<()> {
+        let mut restart = self.pg_ctl("restart");
+        run(restart.args(["-m", "immediate", "-w", "-l"]).arg(self.log())).await.with_context(|| self.tail())
+    }
+
+    /// Stops the server in order, which ends all connections.
+    pub async fn stop(&self) -> anyhow::Result<()> {
+        run(self.pg_ctl("stop").args(["-m", "fast", "-w"])).await.with_context(|| self.tail())
+    }
+
+    /// Kills the server with `kill -9`.
+    pub fn kill(&self) -> anyhow::Result<()> {
+        let file = std::fs::read_to_string(self.data().join("postmaster.pid"))?;
+        let pid = file.lines().next().and_then(|line| Pid::from_raw(line.trim().parse().ok()?));
+        Ok(kill_process(pid.context("no process is named")?, Signal::KILL)?)
+    }
+
+    pub async fn create(&self, database: &str) -> anyhow::Result<()> {
+        self.query("postgres", &format!("CREATE DATABASE {database}")).await.map(drop)
+    }
+
+    /// The rows of a query, a line each, with the columns separated by `|`.
+    pub async fn query(&self, database: &str, sql: &str) -> anyhow::Result<String> {
+        let mut psql = self.program("psql");
+        psql.args(["-X", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-U", OWNER, "-d", database, "-h"]);
+        printed(psql.arg(self.dir.path()).args(["-c", sql])).await
+    }
+
+    /// The URL of a database by the socket.
+    pub fn url(&self, database: &str) -> String {
+        format!("postgres:///{database}?host={}&user={OWNER}", self.dir.path().display())
+    }
+
+    /// A way to the server that can be cut.
+    pub async fn proxy(&self) -> anyhow::Result<Proxy> {
+        Proxy::start(self.dir.path().join(SOCKET)).await
+    }
+
+    fn data(&self) -> PathBuf {
+        self.dir.path().join("data")
+    }
+
+    fn log(&self) -> PathBuf {
+        self.dir.path().join("log")
+    }
+
+    fn tail(&self) -> String {
+        let log = std::fs::read_to_string(self.log()).unwrap_or_default();
+        let lines: Vec<_> = log.lines().collect();
+        lines[lines.len().saturating_sub(SHOWN)..].join("\n")
+    }
+
+    fn pg_ctl(&self, what: &str) -> Command {
+        let mut command = self.program("pg_ctl");
+        command.arg(what).arg("-D").arg(self.data());
+        command
+    }
+
+    /// One of its programs, as a user that the server accepts.
+    fn program(&self, name: &str) -> Command {
+        let program = self.programs.join(name);
+        let mut command = if geteuid().is_root() {
+            let (user, group) = UNPRIVILEGED;
+            let mut command = Command::new("setpriv");
+            command.args(["--reuid", user, "--regid", group, "--clear-groups"]).arg(program);
+            command
+        } else {
+            Command::new(program)
+        };
+        for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("PG")) {
+            command.env_remove(name);
+        }
+        // The directory of the test may not be readable for that user.
+        command.current_dir(self.dir.path());
+        command
+    }
+}
+
+impl Drop for Postgres {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            say::line(&format!("---- log of PostgreSQL ----\n{}", self.tail()));
+        }
+        let mut stop = self.pg_ctl("stop");
+        let _ = stop.args(["-m", "immediate", "-w"]).stdout(Stdio::null()).stderr(Stdio::null()).status();
+    }
+}
+
+/// Runs a command whose output nobody needs. A server that it starts inherits the output, and would
+/// hold a pipe open.
+async fn run(command: &mut Command) -> anyhow::Result<()> {
+    let shown = format!("{command:?}");
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut child = command.spawn().with_context(|| shown.clone())?;
+    let ended = async || child.try_wait().ok().flatten();
+    let status = poll_until(&shown, COMMAND_PATIENCE, ended).await?;
+    anyhow::ensure!(status.success(), "{shown}: {status}");
+    Ok(())
+}
+
+/// What a command prints.
+async fn printed(command: &mut Command) -> anyhow::Result<String> {
+    let mut command = tokio::process::Command::from(std::mem::replace(command, Command::new("true")));
+    command.stdin(Stdio::null()).kill_on_drop(true);
+    let output = tokio::time::timeout(PATIENCE, command.output()).await.context("it hangs")??;
+    if !output.status.success() {
+        bail!("{command:?}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).trim_end().to_owned())
+}
+
+/// What the connections through a [`Proxy`] do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Link {
+    Passes,
+    /// Nothing arrives, in both directions, and nothing ends: the network is cut.
+    Hangs,
+    /// Every connection ends, and new ones end at once.
+    Cut,
+}
+
+/// A TCP port that leads to a Unix socket, as a network that can fail.
+#[derive(Debug)]
+pub struct Proxy {
+    addr: SocketAddr,
+    link: watch::Sender<Link>,
+    accepts: AbortHandle,
+}
+
+impl Proxy {
+    /// Listens on a free port.
+    pub async fn start(to: PathBuf) -> anyhow::Result<Self> {
+        let listener = TcpListener::bind("127.0.0.1:0").await?;
+        let addr = listener.local_addr()?;
+        let (link, follow) = watch::channel(Link::Passes);
+        let accepts = tokio::spawn(async move {
+            while let Ok((outer, _)) = listener.accept().await {
+                tokio::spawn(connect(outer, to.clone(), follow.clone()));
+            }
+        });
+        Ok(Self { addr, link, accepts: accepts.abort_handle() })
+    }
+
+    /// The URL of a database by this way.
+    pub fn url(&self, database: &str) -> String {
+        format!("postgres://{OWNER}@{}/{database}?sslmode=disable", self.addr)
+    }
+
+    /// From now on nothing is passed in any direction, and connections are accepted.
+    pub fn hang(&self) {
+        self.link.send_replace(Link::Hangs);
+    }
+
+    /// Ends all connections, and those that are made later.
+    pub fn cut(&self) {
+        self.link.send_replace(Link::Cut);
+    }
+
+    /// Passes everything again, also what waited.
+    pub fn resume(&self) {
+        self.link.send_replace(Link::Passes);
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.accepts.abort();
+    }
+}
+
+/// Passes one connection on, both ways, until one way ends.
+async fn connect(outer: TcpStream, to: PathBuf, link: watch::Receiver<Link>) {
+    if !passes(&mut link.clone()).await {
+        return;
+    }
+    // A server that is down refuses.
+    let Ok(inner) = UnixStream::connect(to).await else { return };
+    let ((from_outer, to_outer), (from_inner, to_inner)) = (outer.into_split(), inner.into_split());
+    tokio::select! {
+        () = pass_on(from_outer, to_inner, link.clone()) => {}
+        () = pass_on(from_inner, to_outer, link) => {}
+    }
+}
+
+/// Passes one direction on until it ends or is cut.
+async fn pass_on(
+    mut from: impl AsyncRead + Unpin,
+    mut to: impl AsyncWrite + Unpin,
+    mut link: watch::Receiver<Link>,
+) {
+    let mut buffer = vec![0; BUFFER];
+    let mut cuts = link.clone();
+    loop {
+        let read = tokio::select! {
+            read = from.read(&mut buffer) => read,
+            _ = cuts.wait_for(|link| *link == Link::Cut) => return,
+        };
+        // The end of a connection does not arrive either while the network hangs.
+        if !passes(&mut link).await {
+            return;
+        }
+        match read {
+            Ok(length) if length > 0 => {
+                if to.write_all(&buffer[..length]).await.is_err() {
+                    return;
+                }
+            }
+            _ => return,
+        }
+    }
+}
+
+/// Waits while the network hangs; whether it then passes anything.
+async fn passes(link: &mut watch::Receiver<Link>) -> bool {
+    link.wait_for(|link| *link != Link::Hangs).await.is_ok_and(|link| *link == Link::Passes)
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::UnixListener;
+
+    use super::*;
+
+    /// A proxy, the outer end of a connection through it, and the inner end.
+    async fn connected(dir: &TempDir) -> (Proxy, TcpStream, UnixStream) {
+        let socket = dir.path().join("socket");
+        let server = UnixListener::bind(&socket).unwrap();
+        let proxy = Proxy::start(socket).await.unwrap();
+        let outer = TcpStream::connect(proxy.addr).await.unwrap();
+        let (inner, _) = server.accept().await.unwrap();
+        (proxy, outer, inner)
+    }
+
+    #[tokio::test]
+    async fn what_hangs_arrives_later_and_what_is_cut_ends() {
+        let dir = tempfile::tempdir().unwrap();
+        let (proxy, mut outer, mut inner) = connected(&dir).await;
+        outer.write_all(b"a").await.unwrap();
+        assert_eq!(inner.read_u8().await.unwrap(), b'a');
+        proxy.hang();
+        outer.write_all(b"b").await.unwrap();
+        let nothing = tokio::time::timeout(Duration::from_millis(100), inner.read_u8()).await;
+        assert!(nothing.is_err(), "it arrives through a network that hangs: {nothing:?}");
+        proxy.resume();
+        assert_eq!(inner.read_u8().await.unwrap(), b'b');
+        inner.write_all(b"c").await.unwrap();
+        assert_eq!(outer.read_u8().await.unwrap(), b'c');
+        proxy.cut();
+        assert!(outer.read_u8().await.is_err() && inner.read_u8().await.is_err());
+    }
+}
