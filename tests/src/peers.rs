@@ -70,9 +70,10 @@ pub fn postgresql() -> Option<PathBuf> {
 
 /// The newest directory of server programs that Debian installs outside `PATH`.
 fn debian_postgresql() -> Option<PathBuf> {
-    let versions = std::fs::read_dir(Path::new("/usr/lib/postgresql")).ok()?.flatten();
-    let number = |path: &PathBuf| path.file_name()?.to_str()?.parse::<u32>().ok();
-    let newest = versions.map(|entry| entry.path()).max_by_key(number)?;
+    let versions = std::fs::read_dir("/usr/lib/postgresql").ok()?.flatten().map(|entry| entry.path());
+    // The client alone has such a directory too.
+    let servers = versions.filter(|version| version.join("bin/initdb").is_file());
+    let newest = servers.max_by_key(|version| version.file_name()?.to_str()?.parse::<u32>().ok())?;
     Some(newest.join("bin"))
 }
 

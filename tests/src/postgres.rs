@@ -40,6 +40,11 @@ pub struct Postgres {
 impl Postgres {
     /// Starts a server; `None` if PostgreSQL is not installed.
     pub async fn start() -> anyhow::Result<Option<Self>> {
+        Self::start_with("").await
+    }
+
+    /// Like [`Self::start`], with lines for `postgresql.conf`.
+    pub async fn start_with(more: &str) -> anyhow::Result<Option<Self>> {
         let Some(programs) = peers::postgresql() else { return Ok(None) };
         let dir = tempfile::Builder::new().prefix("stepwatch-pg").tempdir().context("no directory")?;
         if geteuid().is_root() {
@@ -52,7 +57,7 @@ impl Postgres {
         initdb.args(["-A", "trust", "--no-locale", "-E", "UTF8", "-N", "-U", OWNER, "-D"]);
         run(initdb.arg(server.data())).await?;
         let settings = format!(
-            "listen_addresses = ''\nunix_socket_directories = '{}'\nmax_connections = 200\n",
+            "listen_addresses = ''\nunix_socket_directories = '{}'\nmax_connections = 500\n{more}",
             server.dir.path().display()
         );
         let file = server.data().join("postgresql.conf");
