@@ -192,7 +192,7 @@ async fn printed(command: &mut Command) -> anyhow::Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).trim_end().to_owned())
 }
 
-/// What the connections through a [`Proxy`] do.
+/// What a connection through a [`Proxy`] does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Link {
     Passes,
@@ -202,11 +202,30 @@ enum Link {
     Cut,
 }
 
+/// What the connections do.
+#[derive(Debug, Clone, Copy)]
+struct Network {
+    link: Link,
+    /// The connections that were made so far.
+    made: u64,
+    /// Connections with lower numbers hang for ever.
+    stranded: u64,
+}
+
+impl Network {
+    fn link_of(&self, number: u64) -> Link {
+        match self.link {
+            Link::Passes if number < self.stranded => Link::Hangs,
+            link => link,
+        }
+    }
+}
+
 /// A TCP port that leads to a Unix socket, as a network that can fail.
 #[derive(Debug)]
 pub struct Proxy {
     addr: SocketAddr,
-    link: watch::Sender<Link>,
+    network: watch::Sender<Network>,
     accepts: AbortHandle,
 }
 
@@ -215,13 +234,19 @@ impl Proxy {
     pub async fn start(to: PathBuf) -> anyhow::Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let addr = listener.local_addr()?;
-        let (link, follow) = watch::channel(Link::Passes);
+        let network = watch::Sender::new(Network { link: Link::Passes, made: 0, stranded: 0 });
+        let numbers = network.clone();
         let accepts = tokio::spawn(async move {
             while let Ok((outer, _)) = listener.accept().await {
-                tokio::spawn(connect(outer, to.clone(), follow.clone()));
+                let mut number = 0;
+                numbers.send_modify(|network| {
+                    number = network.made;
+                    network.made += 1;
+                });
+                tokio::spawn(connect(outer, to.clone(), Way { number, network: numbers.subscribe() }));
             }
         });
-        Ok(Self { addr, link, accepts: accepts.abort_handle() })
+        Ok(Self { addr, network, accepts: accepts.abort_handle() })
     }
 
     /// The URL of a database by this way.
@@ -231,17 +256,27 @@ impl Proxy {
 
     /// From now on nothing is passed in any direction, and connections are accepted.
     pub fn hang(&self) {
-        self.link.send_replace(Link::Hangs);
+        self.set(Link::Hangs);
     }
 
     /// Ends all connections, and those that are made later.
     pub fn cut(&self) {
-        self.link.send_replace(Link::Cut);
+        self.set(Link::Cut);
     }
 
     /// Passes everything again, also what waited.
     pub fn resume(&self) {
-        self.link.send_replace(Link::Passes);
+        self.set(Link::Passes);
+    }
+
+    /// Lets the present connections hang for ever, and passes new ones: the address has moved to
+    /// another machine, and the old one answers nothing more.
+    pub fn strand(&self) {
+        self.network.send_modify(|network| network.stranded = network.made);
+    }
+
+    fn set(&self, link: Link) {
+        self.network.send_modify(|network| network.link = link);
     }
 }
 
@@ -251,35 +286,52 @@ impl Drop for Proxy {
     }
 }
 
+/// What a connection follows.
+#[derive(Debug, Clone)]
+struct Way {
+    number: u64,
+    network: watch::Receiver<Network>,
+}
+
+impl Way {
+    /// Waits while the network hangs; whether it then passes anything.
+    async fn passes(&mut self) -> bool {
+        let number = self.number;
+        let rests = self.network.wait_for(|network| network.link_of(number) != Link::Hangs).await;
+        rests.is_ok_and(|network| network.link == Link::Passes)
+    }
+
+    async fn cut(&mut self) {
+        // Without the proxy everything ends too.
+        let _ = self.network.wait_for(|network| network.link == Link::Cut).await;
+    }
+}
+
 /// Passes one connection on, both ways, until one way ends.
-async fn connect(outer: TcpStream, to: PathBuf, link: watch::Receiver<Link>) {
-    if !passes(&mut link.clone()).await {
+async fn connect(outer: TcpStream, to: PathBuf, mut way: Way) {
+    if !way.passes().await {
         return;
     }
     // A server that is down refuses.
     let Ok(inner) = UnixStream::connect(to).await else { return };
     let ((from_outer, to_outer), (from_inner, to_inner)) = (outer.into_split(), inner.into_split());
     tokio::select! {
-        () = pass_on(from_outer, to_inner, link.clone()) => {}
-        () = pass_on(from_inner, to_outer, link) => {}
+        () = pass_on(from_outer, to_inner, way.clone()) => {}
+        () = pass_on(from_inner, to_outer, way) => {}
     }
 }
 
 /// Passes one direction on until it ends or is cut.
-async fn pass_on(
-    mut from: impl AsyncRead + Unpin,
-    mut to: impl AsyncWrite + Unpin,
-    mut link: watch::Receiver<Link>,
-) {
+async fn pass_on(mut from: impl AsyncRead + Unpin, mut to: impl AsyncWrite + Unpin, mut way: Way) {
     let mut buffer = vec![0; BUFFER];
-    let mut cuts = link.clone();
+    let mut cuts = way.clone();
     loop {
         let read = tokio::select! {
             read = from.read(&mut buffer) => read,
-            _ = cuts.wait_for(|link| *link == Link::Cut) => return,
+            () = cuts.cut() => return,
         };
         // The end of a connection does not arrive either while the network hangs.
-        if !passes(&mut link).await {
+        if !way.passes().await {
             return;
         }
         match read {
@@ -293,42 +345,61 @@ async fn pass_on(
     }
 }
 
-/// Waits while the network hangs; whether it then passes anything.
-async fn passes(link: &mut watch::Receiver<Link>) -> bool {
-    link.wait_for(|link| *link != Link::Hangs).await.is_ok_and(|link| *link == Link::Passes)
-}
-
 #[cfg(test)]
 mod tests {
     use tokio::net::UnixListener;
 
     use super::*;
 
-    /// A proxy, the outer end of a connection through it, and the inner end.
-    async fn connected(dir: &TempDir) -> (Proxy, TcpStream, UnixStream) {
+    async fn started(dir: &TempDir) -> (Proxy, UnixListener) {
         let socket = dir.path().join("socket");
         let server = UnixListener::bind(&socket).unwrap();
-        let proxy = Proxy::start(socket).await.unwrap();
+        (Proxy::start(socket).await.unwrap(), server)
+    }
+
+    /// The two ends of a connection.
+    async fn connected(proxy: &Proxy, server: &UnixListener) -> (TcpStream, UnixStream) {
         let outer = TcpStream::connect(proxy.addr).await.unwrap();
-        let (inner, _) = server.accept().await.unwrap();
-        (proxy, outer, inner)
+        (outer, server.accept().await.unwrap().0)
+    }
+
+    async fn arrives(at: &mut UnixStream) -> bool {
+        tokio::time::timeout(Duration::from_millis(100), at.read_u8()).await.is_ok()
     }
 
     #[tokio::test]
     async fn what_hangs_arrives_later_and_what_is_cut_ends() {
         let dir = tempfile::tempdir().unwrap();
-        let (proxy, mut outer, mut inner) = connected(&dir).await;
+        let (proxy, server) = started(&dir).await;
+        let (mut outer, mut inner) = connected(&proxy, &server).await;
         outer.write_all(b"a").await.unwrap();
         assert_eq!(inner.read_u8().await.unwrap(), b'a');
         proxy.hang();
         outer.write_all(b"b").await.unwrap();
-        let nothing = tokio::time::timeout(Duration::from_millis(100), inner.read_u8()).await;
-        assert!(nothing.is_err(), "it arrives through a network that hangs: {nothing:?}");
+        assert!(!arrives(&mut inner).await, "it arrives through a network that hangs");
         proxy.resume();
         assert_eq!(inner.read_u8().await.unwrap(), b'b');
         inner.write_all(b"c").await.unwrap();
         assert_eq!(outer.read_u8().await.unwrap(), b'c');
         proxy.cut();
         assert!(outer.read_u8().await.is_err() && inner.read_u8().await.is_err());
+    }
+
+    #[tokio::test]
+    async fn old_connections_are_stranded_and_new_ones_are_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let (proxy, server) = started(&dir).await;
+        let (mut old, mut old_inner) = connected(&proxy, &server).await;
+        old.write_all(b"a").await.unwrap();
+        assert_eq!(old_inner.read_u8().await.unwrap(), b'a');
+        proxy.strand();
+        old.write_all(b"b").await.unwrap();
+        assert!(!arrives(&mut old_inner).await);
+        let (mut new, mut new_inner) = connected(&proxy, &server).await;
+        new.write_all(b"c").await.unwrap();
+        assert_eq!(new_inner.read_u8().await.unwrap(), b'c');
+        assert!(!arrives(&mut old_inner).await);
+        proxy.cut();
+        assert!(old.read_u8().await.is_err());
     }
 }

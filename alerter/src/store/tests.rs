@@ -35,14 +35,18 @@ async fn open() -> (TempDir, Store) {
 
 /// Runs SQL on a separate connection.
 pub(super) async fn by_hand(store: &Store, sql: &'static str) -> Result<()> {
-    by_hand_at(store.path(), sql).await
+    if store.inner.lease.is_some() {
+        return server::by_hand(store.path(), sql).await.map(drop);
+    }
+    in_file(store.path(), sql).await
 }
 
-/// Like [`by_hand`], on the database of a path.
+/// Like [`by_hand`], on the database that a file is or stands for.
 pub(crate) async fn by_hand_at(path: &Path, sql: &'static str) -> Result<()> {
-    if let Some(done) = server::by_hand(path, sql).await {
-        return done;
-    }
+    if server::by_hand(path, sql).await? { Ok(()) } else { in_file(path, sql).await }
+}
+
+async fn in_file(path: &Path, sql: &'static str) -> Result<()> {
     let mut connection = SqliteConnectOptions::new().filename(path).connect().await?;
     sqlx::raw_sql(sql).execute(&mut connection).await?;
     Ok(())

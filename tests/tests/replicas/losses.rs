@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use stepwatch_fakes::Fault;
 use stepwatch_tests::poll::PATIENCE;
-use stepwatch_tests::say;
+use stepwatch_tests::{poll_until, say};
 
-use crate::stage::{AT_ONCE, Stage, ack, fire_until_taken, metric, triggers};
+use crate::stage::{AT_ONCE, Stage, ack, fire, fire_until_taken, get, metric, triggers};
 
 /// A page that was pending when the leader died is sent within this time.
 const PAGE_LIMIT: Duration = Duration::from_secs(10);
@@ -153,4 +153,64 @@ async fn a_restart_of_the_database_under_load_loses_and_doubles_nothing() {
         "an immediate restart of PostgreSQL ({} ms) under load: {ALERTS} alerts, {ALERTS} pages",
         took.as_millis()
     ));
+}
+
+/// The address of the database has moved, and what the connections were made to is gone without a
+/// word. No connection ends by itself for a quarter of an hour.
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_that_are_dead_keep_nobody_from_going_on() {
+    let Some(mut stage) = Stage::start(AT_ONCE).await else { return };
+    let leader = stage.leader().await;
+    let others = stage.others(leader);
+    fire_until_taken(&stage.url(others[0]), "before").await;
+    stage.paged(others[0], "before", 1).await;
+    stage.replicas.iter().for_each(|replica| replica.database.strand());
+    fire_until_taken(&stage.url(others[0]), "stranded").await;
+    // The leader goes on by a new connection, or another replica leads.
+    let runs = BTreeSet::from(["before", "stranded"].map(str::to_owned));
+    stage.each_paged_once(others[0], &runs).await;
+
+    // And replicas that only look on notice it too.
+    let leader = stage.leader().await;
+    stage.replicas.iter().for_each(|replica| replica.database.strand());
+    stage.replicas[leader].alerter.daemon.kill().await.unwrap();
+    let others = stage.others(leader);
+    let new = stage.leader_among(&others).await;
+    fire_until_taken(&stage.url(new), "after").await;
+    let runs = BTreeSet::from(["before", "stranded", "after"].map(str::to_owned));
+    stage.each_paged_once(new, &runs).await;
+}
+
+/// A process whose database does not answer ends when it is asked to.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_standby_without_its_database_ends_by_sigterm() {
+    let Some(mut stage) = Stage::start(AT_ONCE).await else { return };
+    let leader = stage.leader().await;
+    let standby = stage.others(leader)[0];
+    stage.replicas[standby].database.hang();
+    // It has noticed, so it is in the middle of a wait.
+    let url = stage.url(standby);
+    let lost = async || get(&url, "/-/ready").await.filter(|(status, _)| *status != 200);
+    poll_until("the standby to miss its database", PATIENCE, lost).await.unwrap();
+    let ended = stage.replicas[standby].alerter.daemon.terminate().await.unwrap();
+    assert!(ended.success(), "{ended}");
+}
+
+/// A machine that is gone closes no connection, so requests that were passed on to it wait for
+/// nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_passed_on_to_a_leader_that_stands_still_is_answered() {
+    let Some(mut stage) = Stage::start(AT_ONCE).await else { return };
+    let leader = stage.leader().await;
+    let standby = stage.url(stage.others(leader)[0]);
+    stage.replicas[leader].alerter.daemon.freeze().unwrap();
+    let (read, written) = tokio::join!(get(&standby, "/api/v1/incidents"), fire(&standby, "frozen"));
+    assert_eq!(read.map(|(status, _)| status), Some(200), "reading is repeated at the next leader");
+    // The old leader may have acted, so what writes is not repeated by itself.
+    assert!(written.is_some(), "no answer to what writes");
+    fire_until_taken(&standby, "frozen").await;
+    stage.replicas[leader].alerter.daemon.thaw().unwrap();
+    stage.replicas[leader].alerter.daemon.wait(PATIENCE).await.unwrap();
+    let new = stage.leader_among(&stage.others(leader)).await;
+    stage.each_paged_once(new, &BTreeSet::from(["frozen".to_owned()])).await;
 }

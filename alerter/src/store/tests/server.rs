@@ -15,6 +15,8 @@ use tokio::sync::Mutex;
 use super::super::{Postgres, Replica, Result, Store};
 use crate::config::PostgresPlan;
 
+/// The variable with the URL of a server, whose database is `postgres`.
+const SERVER: &str = "STEPWATCH_TEST_POSTGRES";
 /// What SQLite's triggers do in their bodies, and how PostgreSQL drops one by its name alone.
 const FUNCTIONS: &str = "CREATE OR REPLACE FUNCTION no_room() RETURNS trigger LANGUAGE plpgsql AS \
      $$ BEGIN RAISE EXCEPTION 'no room'; END $$; \
@@ -26,16 +28,11 @@ const RAISES: &str = "BEGIN SELECT RAISE(FAIL, 'no room'); END";
 /// The code of the error that a database of this name exists.
 const EXISTS: &str = "42P04";
 
-fn server() -> Option<String> {
-    std::env::var("STEPWATCH_TEST_POSTGRES").ok()
-}
-
 /// Opens the database of PostgreSQL that stands for a file; `None` if this run tests SQLite.
 pub(in crate::store) async fn on_postgres(path: &Path) -> Result<Option<Store>> {
-    let Some(server) = server() else { return Ok(None) };
-    let name = database(&server, path).await?;
-    let url = Secret::new(of_database(&server, &name));
-    let database = Postgres::open(&PostgresPlan { url, pool: 2, advertise_url: None }).await?;
+    let Some(url) = postgres_url(path).await? else { return Ok(None) };
+    let plan = PostgresPlan { url: Secret::new(url), pool: 2, advertise_url: None };
+    let database = Postgres::open(&plan).await?;
     let replica = Replica {
         id: format!("{:?}", std::time::Instant::now()),
         address: String::new(),
@@ -47,16 +44,19 @@ pub(in crate::store) async fn on_postgres(path: &Path) -> Result<Option<Store>> 
     database.lead(&replica).await
 }
 
-/// Runs SQL that is written for SQLite on a separate connection; `None` if this run tests SQLite.
-pub(super) async fn by_hand(path: &Path, sql: &str) -> Option<Result<()>> {
-    let server = server()?;
-    Some(execute(&server, path, sql).await)
+/// The URL of the database that stands for a file, which is created if it does not exist.
+pub(in crate::store) async fn postgres_url(path: &Path) -> Result<Option<String>> {
+    let Ok(server) = std::env::var(SERVER) else { return Ok(None) };
+    let name = database(&server, path).await?;
+    Ok(Some(of_database(&server, &name)))
 }
 
-async fn execute(server: &str, path: &Path, sql: &str) -> Result<()> {
-    let mut connection = connect(server, &database(server, path).await?).await?;
+/// Runs SQL that is written for SQLite on a separate connection; `false` if this run tests SQLite.
+pub(super) async fn by_hand(path: &Path, sql: &str) -> Result<bool> {
+    let Some(url) = postgres_url(path).await? else { return Ok(false) };
+    let mut connection = connect(&url).await?;
     sqlx::raw_sql(AssertSqlSafe(translated(sql))).execute(&mut connection).await?;
-    Ok(())
+    Ok(true)
 }
 
 /// The name of the database that stands for a file, which is created if it does not exist.
@@ -78,7 +78,7 @@ async fn database(server: &str, path: &Path) -> Result<String> {
     // The directory of a test is removed at its end, and its databases with it.
     let directory = path.parent().unwrap_or(path);
     std::fs::create_dir_all(directory).unwrap();
-    let mut connection = connect(server, "postgres").await?;
+    let mut connection = connect(server).await?;
     let over = |file: &PathBuf| !file.parent().is_some_and(Path::exists);
     let unused: Vec<PathBuf> = made.keys().filter(|file| over(file)).cloned().collect();
     for file in unused {
@@ -102,8 +102,8 @@ fn of_database(server: &str, name: &str) -> String {
     server.replace("/postgres?", &format!("/{name}?"))
 }
 
-async fn connect(server: &str, database: &str) -> Result<PgConnection> {
-    Ok(PgConnectOptions::from_str(&of_database(server, database))?.connect().await?)
+async fn connect(url: &str) -> Result<PgConnection> {
+    Ok(PgConnectOptions::from_str(url)?.connect().await?)
 }
 
 /// The SQL of a test, for PostgreSQL.
