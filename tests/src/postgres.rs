@@ -1,8 +1,9 @@
 //! A real PostgreSQL that a test starts, kills and cuts off.
 
+use std::fs::File;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
@@ -23,7 +24,9 @@ const OWNER: &str = "stepwatch";
 const UNPRIVILEGED: (&str, &str) = ("nobody", "nogroup");
 /// The name of its socket, which contains the default port.
 const SOCKET: &str = ".s.PGSQL.5432";
-/// A command of the server that takes longer has failed.
+/// The line of `postmaster.pid` with the state of the server, from 0.
+const STATUS_LINE: usize = 7;
+/// What takes longer has failed.
 const COMMAND_PATIENCE: Duration = Duration::from_mins(1);
 /// The lines of the server's log that are shown when a test fails.
 const SHOWN: usize = 30;
@@ -35,6 +38,8 @@ const BUFFER: usize = 16 * 1024;
 pub struct Postgres {
     programs: PathBuf,
     dir: TempDir,
+    /// The process, unless it was ended.
+    server: Option<Child>,
 }
 
 impl Postgres {
@@ -52,7 +57,7 @@ impl Postgres {
             let mut chown = Command::new("chown");
             run(chown.arg(format!("{user}:{group}")).arg(dir.path())).await?;
         }
-        let server = Self { programs, dir };
+        let mut server = Self { programs, dir, server: None };
         let mut initdb = server.program("initdb");
         initdb.args(["-A", "trust", "--no-locale", "-E", "UTF8", "-N", "-U", OWNER, "-D"]);
         run(initdb.arg(server.data())).await?;
@@ -68,34 +73,60 @@ impl Postgres {
         Ok(Some(server))
     }
 
-    /// Starts the server after [`Self::stop`] or [`Self::kill`].
-    pub async fn run_again(&self) -> anyhow::Result<()> {
-        // The processes of a server that was killed end by themselves, and until then no other
-        // server starts.
-        poll_until("PostgreSQL to start", COMMAND_PATIENCE, async || {
-            run(self.pg_ctl("start").args(["-w", "-l"]).arg(self.log())).await.ok()
+    /// Starts the server after [`Self::kill`].
+    pub async fn run_again(&mut self) -> anyhow::Result<()> {
+        let started = poll_until("PostgreSQL to start", COMMAND_PATIENCE, async || {
+            // Until the processes of a server that was killed have ended, no other one starts.
+            if !self.is_running() {
+                self.spawn().ok()?;
+            }
+            self.is_ready().then_some(())
         })
-        .await
-        .with_context(|| self.tail())
+        .await;
+        started.with_context(|| self.tail())
     }
 
     /// Stops the server at once and starts it, as `pg_ctl restart -m immediate` does: every
     /// transaction that is not committed is lost, and the log is replayed.
-    pub async fn restart(&self) -> anyhow::Result<()> {
-        let mut restart = self.pg_ctl("restart");
-        run(restart.args(["-m", "immediate", "-w", "-l"]).arg(self.log())).await.with_context(|| self.tail())
-    }
-
-    /// Stops the server in order, which ends all connections.
-    pub async fn stop(&self) -> anyhow::Result<()> {
-        run(self.pg_ctl("stop").args(["-m", "fast", "-w"])).await.with_context(|| self.tail())
+    pub async fn restart(&mut self) -> anyhow::Result<()> {
+        self.end(Signal::QUIT).await?;
+        self.run_again().await
     }
 
     /// Kills the server with `kill -9`.
-    pub fn kill(&self) -> anyhow::Result<()> {
-        let file = std::fs::read_to_string(self.data().join("postmaster.pid"))?;
-        let pid = file.lines().next().and_then(|line| Pid::from_raw(line.trim().parse().ok()?));
-        Ok(kill_process(pid.context("no process is named")?, Signal::KILL)?)
+    pub async fn kill(&mut self) -> anyhow::Result<()> {
+        self.end(Signal::KILL).await
+    }
+
+    fn spawn(&mut self) -> anyhow::Result<()> {
+        let log = File::options().create(true).append(true).open(self.log())?;
+        let mut server = self.program("postgres");
+        server.arg("-D").arg(self.data()).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+        // It is a child of this process, and not of `pg_ctl`, which leaves it to `init`. Where that
+        // is a program which does not wait for its children, the number of one that was killed
+        // stays in use, and no other server starts.
+        self.server = Some(server.spawn()?);
+        Ok(())
+    }
+
+    fn is_running(&mut self) -> bool {
+        self.server.as_mut().is_some_and(|server| matches!(server.try_wait(), Ok(None)))
+    }
+
+    /// Whether the process says that it accepts connections.
+    fn is_ready(&self) -> bool {
+        let file = std::fs::read_to_string(self.data().join("postmaster.pid")).unwrap_or_default();
+        let line = |n: usize| file.lines().nth(n).unwrap_or_default().trim();
+        let own = self.server.as_ref().map(|server| server.id().to_string());
+        own.as_deref() == Some(line(0)) && line(STATUS_LINE) == "ready"
+    }
+
+    async fn end(&mut self, signal: Signal) -> anyhow::Result<()> {
+        let mut server = self.server.take().context("the server does not run")?;
+        kill_process(Pid::from_child(&server), signal)?;
+        let ended = async || server.try_wait().ok().flatten();
+        poll_until("PostgreSQL to end", COMMAND_PATIENCE, ended).await.with_context(|| self.tail())?;
+        Ok(())
     }
 
     pub async fn create(&self, database: &str) -> anyhow::Result<()> {
@@ -133,12 +164,6 @@ impl Postgres {
         lines[lines.len().saturating_sub(SHOWN)..].join("\n")
     }
 
-    fn pg_ctl(&self, what: &str) -> Command {
-        let mut command = self.program("pg_ctl");
-        command.arg(what).arg("-D").arg(self.data());
-        command
-    }
-
     /// One of its programs, as a user that the server accepts.
     fn program(&self, name: &str) -> Command {
         let program = self.programs.join(name);
@@ -164,13 +189,14 @@ impl Drop for Postgres {
         if std::thread::panicking() {
             say::line(&format!("---- log of PostgreSQL ----\n{}", self.tail()));
         }
-        let mut stop = self.pg_ctl("stop");
-        let _ = stop.args(["-m", "immediate", "-w"]).stdout(Stdio::null()).stderr(Stdio::null()).status();
+        if let Some(mut server) = self.server.take() {
+            let _ = kill_process(Pid::from_child(&server), Signal::QUIT);
+            let _ = server.wait();
+        }
     }
 }
 
-/// Runs a command whose output nobody needs. A server that it starts inherits the output, and would
-/// hold a pipe open.
+/// Runs a command whose output nobody needs.
 async fn run(command: &mut Command) -> anyhow::Result<()> {
     let shown = format!("{command:?}");
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());

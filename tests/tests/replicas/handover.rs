@@ -45,8 +45,8 @@ async fn a_handover_takes_a_moment() {
         let began = poll_until("the handover to be accepted", PATIENCE, accepted).await.unwrap();
         stage.leader_among(&stage.others(leader)).await;
         times.push(began.elapsed());
-        // The same process is a standby now, which leaves the lease to others for ten seconds. A new
-        // process does not.
+        // The same process is a standby now, which leaves the lease to others for ten seconds. A
+        // new process does not.
         stage.all_ready().await;
         let ended = stage.replicas[leader].alerter.daemon.terminate().await.unwrap();
         assert!(ended.success(), "a standby ends in order: {ended}");
@@ -118,7 +118,8 @@ async fn a_handover_fails_no_request_to_the_others() {
         while !handed_over.get() {
             for url in &urls {
                 asked += 1;
-                // One that only reads: what writes may be answered with 502, if its connection broke.
+                // One that only reads: what writes may be answered with 502, if its connection
+                // broke.
                 match get(url, "/api/v1/incidents").await {
                     Some((200, _)) => {}
                     said => refused.push(said),

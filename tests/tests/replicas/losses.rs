@@ -132,11 +132,12 @@ async fn a_restart_of_the_database_under_load_loses_and_doubles_nothing() {
             fire_until_taken(&urls[n % urls.len()], run).await;
         }
     };
+    let Stage { postgres, pagerduty, .. } = &mut stage;
     let restart = async {
         // Early in it, whatever the machine is worth.
-        stage.pagerduty.wait_for(|pd| pd.pages.len() >= ALERTS / 10, PATIENCE).await.unwrap();
+        pagerduty.wait_for(|pd| pd.pages.len() >= ALERTS / 10, PATIENCE).await.unwrap();
         let began = Instant::now();
-        stage.postgres.restart().await.unwrap();
+        postgres.restart().await.unwrap();
         began.elapsed()
     };
     let ((), took) = tokio::join!(load, restart);

@@ -61,7 +61,7 @@ impl Blow {
         }
     }
 
-    async fn strike(self, victim: &mut Replica, postgres: &Postgres) {
+    async fn strike(self, victim: &mut Replica, postgres: &mut Postgres) {
         // Not a synchronisation: how long it lasts is what is being varied.
         let last = async |pause: Duration| tokio::time::sleep(pause).await;
         let daemon = &mut victim.alerter.daemon;
@@ -91,7 +91,7 @@ impl Blow {
             }
             Self::RestartDatabase => postgres.restart().await.unwrap(),
             Self::KillDatabase => {
-                postgres.kill().unwrap();
+                postgres.kill().await.unwrap();
                 postgres.run_again().await.unwrap();
             }
         }

@@ -146,8 +146,8 @@ fn megabytes(df: &str) -> Option<u64> {
 
 /// Whether a server of PostgreSQL is installed. Its client alone has a directory there too.
 fn has_postgres() -> bool {
-    let versions = std::fs::read_dir(POSTGRES_PROGRAMS).into_iter().flatten().flatten();
-    which("initdb").is_some() || versions.into_iter().any(|v| v.path().join("bin/initdb").is_file())
+    let mut versions = std::fs::read_dir(POSTGRES_PROGRAMS).into_iter().flatten().flatten();
+    which("initdb").is_some() || versions.any(|v| v.path().join("bin/initdb").is_file())
 }
 
 /// The interpreter of the private environment.

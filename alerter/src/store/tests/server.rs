@@ -1,6 +1,6 @@
-//! Runs the tests of the store on PostgreSQL: with the URL of a server in `STEPWATCH_TEST_POSTGRES`,
-//! each file of a test stands for a database of its own. `cargo verify` does so, without the tests
-//! that are about SQLite's file (`tests/verify/src/postgres.rs`).
+//! Runs the tests of the store on PostgreSQL: with the URL of a server in
+//! `STEPWATCH_TEST_POSTGRES`, each file of a test stands for a database of its own. `cargo verify`
+//! does so, without the tests that are about SQLite's file (`tests/verify/src/postgres.rs`).
 
 use std::collections::BTreeMap;
 use std::hash::{Hash as _, Hasher as _};
