@@ -170,10 +170,14 @@ impl Drop for Daemon {
     }
 }
 
+/// What programs log with the address that serves everything. A replica that does not lead forwards
+/// the requests.
+const LISTENING: [&str; 2] = ["listening", "listening for requests to the replica that leads"];
+
 /// The address in a `listening` line of a JSON log.
 fn address(line: &str) -> Option<SocketAddr> {
     let v: Value = serde_json::from_str(line).ok()?;
-    (v["message"] == "listening").then(|| v["addr"].as_str()?.parse().ok())?
+    LISTENING.iter().any(|message| v["message"] == *message).then(|| v["addr"].as_str()?.parse().ok())?
 }
 
 /// A command without environment variables that could affect the test.
@@ -211,5 +215,9 @@ mod tests {
         assert_eq!(address(line), Some("127.0.0.1:34567".parse().unwrap()));
         assert_eq!(address("listening"), None);
         assert_eq!(address(r#"{"message":"ready","addr":"127.0.0.1:1"}"#), None);
+        assert_eq!(address(r#"{"message":"listening for OTLP","addr":"127.0.0.1:1"}"#), None);
+        let standby =
+            r#"{"message":"listening for requests to the replica that leads","addr":"127.0.0.1:7"}"#;
+        assert_eq!(address(standby), Some("127.0.0.1:7".parse().unwrap()));
     }
 }

@@ -1,6 +1,7 @@
 //! One HTTP client for the process, because creating one loads certificates, which costs more than
 //! most requests here.
 
+use std::net::{SocketAddr, TcpListener};
 use std::sync::LazyLock;
 use std::time::Duration;
 
@@ -25,6 +26,11 @@ static PROBE: LazyLock<Client> = LazyLock::new(|| {
 pub async fn probe(url: &str) -> anyhow::Result<()> {
     PROBE.get(url).send().await?.error_for_status()?;
     Ok(())
+}
+
+/// A free address, for a program that must know its own before it starts.
+pub fn free_address() -> anyhow::Result<SocketAddr> {
+    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?)
 }
 
 pub fn client() -> &'static Client {

@@ -16,9 +16,14 @@ use crate::say;
 
 /// Finds a program by any of its names.
 pub fn find(names: &[&str]) -> Option<PathBuf> {
+    find_also_in(None, names)
+}
+
+/// Like [`find`], in this directory before those of `PATH`.
+fn find_also_in(dir: Option<PathBuf>, names: &[&str]) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let found =
-        std::env::split_paths(&path).flat_map(|d| names.iter().map(move |n| d.join(n))).find(|p| p.is_file());
+    let dirs = dir.into_iter().chain(std::env::split_paths(&path));
+    let found = dirs.flat_map(|d| names.iter().map(move |n| d.join(n))).find(|p| p.is_file());
     if found.is_none() {
         let required = std::env::var_os("STEPWATCH_REQUIRE_PEERS").is_some_and(|v| v == "1");
         assert!(!required, "{} is not installed, and STEPWATCH_REQUIRE_PEERS=1", names[0]);
@@ -53,6 +58,23 @@ pub fn victoria_metrics() -> Option<PathBuf> {
 
 pub fn node_exporter() -> Option<PathBuf> {
     find(&["prometheus-node-exporter", "node_exporter"])
+}
+
+/// The directory of the programs of PostgreSQL.
+pub fn postgresql() -> Option<PathBuf> {
+    let program = find_also_in(debian_postgresql(), &["initdb"])?;
+    // A link in `PATH` leads to the directory that has all of them.
+    let program = program.canonicalize().unwrap_or(program);
+    program.parent().map(Path::to_owned)
+}
+
+/// The newest directory of server programs that Debian installs outside `PATH`.
+fn debian_postgresql() -> Option<PathBuf> {
+    let versions = std::fs::read_dir("/usr/lib/postgresql").ok()?.flatten().map(|entry| entry.path());
+    // The client alone has such a directory too.
+    let servers = versions.filter(|version| version.join("bin/initdb").is_file());
+    let newest = servers.max_by_key(|version| version.file_name()?.to_str()?.parse::<u32>().ok())?;
+    Some(newest.join("bin"))
 }
 
 /// The directory with the package of an OpenID provider.

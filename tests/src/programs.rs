@@ -118,6 +118,10 @@ pub struct AlerterOptions {
     /// The address for people. Without one, the alerter uses a free port, and messages have no
     /// links.
     pub listen: Option<SocketAddr>,
+    /// The address of a replica, which it takes again after a handover.
+    pub at: Option<SocketAddr>,
+    /// The `storage` section, in place of a database beside the configuration.
+    pub storage: Option<String>,
     /// The URL and secret of a generic webhook.
     pub webhook: Option<(String, String)>,
     /// Keys of the Slack and PagerDuty receivers that name a file, and the file's content.
@@ -147,7 +151,7 @@ pub struct AlerterOptions {
 pub struct Alerter {
     pub daemon: Daemon,
     pub addr: SocketAddr,
-    dir: PathBuf,
+    config: PathBuf,
     env: Vec<(String, OsString)>,
 }
 
@@ -160,11 +164,22 @@ impl Alerter {
         std::fs::create_dir_all(dir)?;
         std::fs::write(dir.join("slack"), &options.slack_token)?;
         std::fs::write(dir.join("pd"), &options.routing_key)?;
-        std::fs::write(dir.join("alerter.yml"), Self::config(dir, options)?)?;
-        let listen = options.listen.map_or_else(|| ANY_PORT.to_owned(), |a| a.to_string());
+        let config = dir.join("alerter.yml");
+        std::fs::write(&config, Self::config(dir, options)?)?;
+        let listen = options.at.or(options.listen).map_or_else(|| ANY_PORT.to_owned(), |a| a.to_string());
         let env = options.env.clone();
-        let (daemon, addr) = Self::launch(dir, &listen, crash_point, &env).await?;
-        Ok(Self { daemon, addr, dir: dir.to_owned(), env })
+        let (daemon, addr) = Self::launch(&config, &listen, crash_point, &env).await?;
+        Ok(Self { daemon, addr, config, env })
+    }
+
+    /// Starts another replica, with a configuration that is there.
+    pub async fn start_replica(
+        config: &Path,
+        at: SocketAddr,
+        env: Vec<(String, OsString)>,
+    ) -> anyhow::Result<Self> {
+        let (daemon, addr) = Self::launch(config, &at.to_string(), None, &env).await?;
+        Ok(Self { daemon, addr, config: config.to_owned(), env })
     }
 
     fn config(dir: &Path, o: &AlerterOptions) -> anyhow::Result<String> {
@@ -188,10 +203,10 @@ impl Alerter {
             [] => String::new(),
             all => format!("sources:\n  - exporters: {{static: [{}]}}\n", all.join(", ")),
         };
+        let storage = o.storage.clone().unwrap_or_else(|| format!("{{sqlite: {}}}", file("alerter.db")));
         let mut c = format!(
-            "listen: \"{ANY_PORT}\"\nstorage: {{sqlite: {}}}\ncost_per_gpu_hour: 2.50\n{sources}receivers:\n  - name: chat\n    slack: {{channel: \"#training\", token_file: {}, api_url: \"{}\"{slack_keys}}}\n  \
+            "listen: \"{ANY_PORT}\"\nstorage: {storage}\ncost_per_gpu_hour: 2.50\n{sources}receivers:\n  - name: chat\n    slack: {{channel: \"#training\", token_file: {}, api_url: \"{}\"{slack_keys}}}\n  \
              - name: primary\n    pagerduty: {{routing_key_file: {}, events_url: \"{}\"{pagerduty_keys}}}\n",
-            file("alerter.db"),
             file("slack"),
             o.slack_api,
             file("pd"),
@@ -230,19 +245,19 @@ impl Alerter {
     /// Restarts after a kill, with the same store and address.
     pub async fn restart(&mut self, crash_point: Option<&str>) -> anyhow::Result<()> {
         let listen = self.addr.to_string();
-        (self.daemon, self.addr) = Self::launch(&self.dir, &listen, crash_point, &self.env).await?;
+        (self.daemon, self.addr) = Self::launch(&self.config, &listen, crash_point, &self.env).await?;
         Ok(())
     }
 
     async fn launch(
-        dir: &Path,
+        config: &Path,
         listen: &str,
         crash_point: Option<&str>,
         env: &[(String, OsString)],
     ) -> anyhow::Result<(Daemon, SocketAddr)> {
         let mut alerter = command(bins::path(bins::ALERTER)?);
         alerter.envs(env.iter().map(|(name, value)| (name, value)));
-        alerter.arg("run").arg("--config").arg(dir.join("alerter.yml")).args(["--listen", listen]);
+        alerter.arg("run").arg("--config").arg(config).args(["--listen", listen]);
         if let Some(point) = crash_point {
             alerter.env("STEPWATCH_CRASH_POINT", point);
         }
@@ -260,7 +275,7 @@ impl Alerter {
     }
 
     pub fn config_file(&self) -> PathBuf {
-        self.dir.join("alerter.yml")
+        self.config.clone()
     }
 
     pub async fn metrics(&self) -> anyhow::Result<String> {

@@ -112,6 +112,8 @@ impl Stack {
             pagerduty: pagerduty.url(),
             routing_key: PagerDuty::ROUTING_KEY.into(),
             listen: options.alerter_listen,
+            at: None,
+            storage: None,
             webhook: options.webhook.then(|| (webhook.url(), WebhookSink::SECRET.into())),
             extra: if options.alerter.contains("detectors:") {
                 options.alerter

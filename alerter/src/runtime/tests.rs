@@ -1,4 +1,3 @@
-use sqlx::{Connection as _, SqliteConnection};
 use stepwatch_kit::shutdown::Trigger;
 use stepwatch_model::Severity;
 use stepwatch_model::time::{Span, Ts};
@@ -13,6 +12,7 @@ use tokio::task::JoinHandle;
 use super::*;
 use crate::clock::wall;
 use crate::store::DeliveryState;
+use crate::store::tests::by_hand_at;
 use crate::testing::{DEADLINE, rank_dead, step, wait_for};
 use stepwatch_respond::config::ResponderConfig;
 
@@ -111,9 +111,7 @@ impl Rig {
     /// Runs SQL from outside, to simulate a full disk or a broken table.
     async fn sql(&self, sql: &'static str) {
         let _busy = store::busy::Busy::now();
-        let path = self.store.path().display().to_string();
-        let mut connection = SqliteConnection::connect(&format!("sqlite://{path}")).await.unwrap();
-        sqlx::raw_sql(sql).execute(&mut connection).await.unwrap();
+        by_hand_at(self.store.path(), sql).await.unwrap();
     }
 }
 

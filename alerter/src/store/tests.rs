@@ -1,15 +1,11 @@
 mod lists;
 mod refusal;
+mod server;
 
-use std::collections::BTreeSet;
-use std::hash::{Hash as _, Hasher as _};
-use std::path::{Path, PathBuf};
-use std::str::FromStr as _;
+use std::path::Path;
 
-use sqlx::postgres::PgConnectOptions;
+use sqlx::ConnectOptions as _;
 use sqlx::sqlite::SqliteConnectOptions;
-use sqlx::{AssertSqlSafe, ConnectOptions as _};
-use stepwatch_kit::config::Secret;
 use stepwatch_model::time::Ts;
 use stepwatch_model::{Cause, Kind, Observation, Severity, Suspect, Target, clause};
 use stepwatch_respond::effect::{Action, Effect, Notification, TimelineEntry};
@@ -19,12 +15,13 @@ use stepwatch_wire::Cursor;
 use tempfile::TempDir;
 
 use super::rows::text_of;
-use super::sql::{Connection, query_as, query_scalar};
+use super::sql::{query_as, query_scalar};
 use super::*;
-use crate::config::PostgresPlan;
 use crate::notify::Ring;
 use crate::notify::tests::page;
 use crate::outbox::tests::suppressed as suppressed_record;
+
+pub(super) use server::on_postgres;
 
 fn suspect(target: Target, words: &str) -> Suspect {
     Suspect::new(target, Observation::Stated { words: words.into() })
@@ -36,47 +33,21 @@ async fn open() -> (TempDir, Store) {
     (dir, store)
 }
 
-/// The database of PostgreSQL that stands for a file in this run of the tests: with the URL of a
-/// server in `STEPWATCH_TEST_POSTGRES`, all tests of the store run on it. Each file has a database
-/// of its own.
-pub(super) async fn on_postgres(path: &Path) -> Result<Option<Store>> {
-    let Ok(server) = std::env::var("STEPWATCH_TEST_POSTGRES") else { return Ok(None) };
-    static MADE: tokio::sync::Mutex<BTreeSet<PathBuf>> = tokio::sync::Mutex::const_new(BTreeSet::new());
-    let name = postgres_name(path);
-    let mut made = MADE.lock().await;
-    if made.insert(path.to_owned()) {
-        let mut connection = PgConnectOptions::from_str(&server)?.connect().await?;
-        let create = format!("CREATE DATABASE \"{name}\" TEMPLATE template0");
-        sqlx::raw_sql(AssertSqlSafe(create)).execute(&mut connection).await?;
-    }
-    drop(made);
-    let url = Secret::new(server.replace("/postgres?", &format!("/{name}?")));
-    let database = Postgres::open(&PostgresPlan { url, pool: 2, advertise_url: None }).await?;
-    let replica = Replica {
-        id: format!("{:?}", std::time::Instant::now()),
-        address: String::new(),
-        version: String::new(),
-        config: String::new(),
-    };
-    // A handle that was dropped has not given its lease up.
-    database.expire_lease().await?;
-    database.lead(&replica).await
-}
-
-/// The name of the database that stands for a file.
-fn postgres_name(path: &Path) -> String {
-    let mut hasher = std::collections::hash_map::DefaultHasher::new();
-    path.hash(&mut hasher);
-    format!("t{:x}_{}", hasher.finish(), std::process::id())
-}
-
 /// Runs SQL on a separate connection.
 pub(super) async fn by_hand(store: &Store, sql: &'static str) -> Result<()> {
-    if let Some(Connection::Postgres(connection)) = store.inner.writer.lock().await.kept() {
-        sqlx::raw_sql(sql).execute(connection).await?;
-        return Ok(());
+    if store.inner.lease.is_some() {
+        return server::by_hand(store.path(), sql).await.map(drop);
     }
-    let mut connection = SqliteConnectOptions::new().filename(store.path()).connect().await?;
+    in_file(store.path(), sql).await
+}
+
+/// Like [`by_hand`], on the database that a file is or stands for.
+pub(crate) async fn by_hand_at(path: &Path, sql: &'static str) -> Result<()> {
+    if server::by_hand(path, sql).await? { Ok(()) } else { in_file(path, sql).await }
+}
+
+async fn in_file(path: &Path, sql: &'static str) -> Result<()> {
+    let mut connection = SqliteConnectOptions::new().filename(path).connect().await?;
     sqlx::raw_sql(sql).execute(&mut connection).await?;
     Ok(())
 }
@@ -337,7 +308,7 @@ async fn one_file_one_alerter() {
 async fn a_newer_schema_is_refused() {
     let (_dir, store) = open().await;
     let sql = "INSERT INTO _sqlx_migrations (version, description, success, checksum, execution_time) \
-               VALUES (9999, 'future', 1, x'00', 0)";
+               VALUES (9999, 'future', TRUE, X'00', 0)";
     by_hand(&store, sql).await.unwrap();
     let path = store.path().to_owned();
     store.close().await;

@@ -4,7 +4,7 @@
 //! The comparison is not even: they store what they get, and ours judges it. So ours is asked to
 //! watch every series.
 
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -137,10 +137,6 @@ impl Subject {
     }
 }
 
-fn free_port() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
-}
-
 /// One of the two, ready to be written to.
 async fn store(name: &'static str, program: &Path, args: &[String], addr: SocketAddr) -> (Subject, Daemon) {
     let daemon = Daemon::spawn(name, command(program).args(args)).unwrap();
@@ -160,10 +156,10 @@ async fn samples_beside_victoria_metrics_and_prometheus() {
     let stack =
         Stack::start_with(StackOptions { blind: true, alerter, ..StackOptions::default() }).await.unwrap();
     let dir = stack.dir.path();
-    let (at, data) = (free_port(), dir.join("victoria"));
+    let (at, data) = (http::free_address().unwrap(), dir.join("victoria"));
     let args = [format!("-httpListenAddr={at}"), format!("-storageDataPath={}", data.display())];
     let (victoria, _victoria) = store("VictoriaMetrics", &victoria, &args, at).await;
-    let (at, file) = (free_port(), dir.join("empty.yml"));
+    let (at, file) = (http::free_address().unwrap(), dir.join("empty.yml"));
     std::fs::write(&file, "").unwrap();
     let args = [
         format!("--config.file={}", file.display()),

@@ -1,7 +1,8 @@
 //! What the tests need beyond Rust and Python 3: a Prometheus, an Alertmanager, a Slurm and an
-//! OpenID provider to talk to, a node_exporter to be measured against, a reader of shell scripts, a
-//! browser, and a private Python environment.
+//! OpenID provider to talk to, a PostgreSQL to store in, a node_exporter to be measured against, a
+//! reader of shell scripts, a browser, and a private Python environment.
 
+use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -27,6 +28,14 @@ const PACKAGES: &[(&str, &[&str])] = &[
     ("nodejs", &["node"]),
     ("npm", &["npm"]),
 ];
+
+/// The package of the server of PostgreSQL. Its programs are outside `PATH`, and its installation
+/// creates and starts a cluster, unless the package that it depends on is told otherwise before.
+const POSTGRES: &str = "postgresql";
+const POSTGRES_COMMON: &str = "postgresql-common";
+const POSTGRES_CONFIG: &str = "/etc/postgresql-common/createcluster.conf";
+const NO_CLUSTER: &str = "create_main_cluster = false";
+const POSTGRES_PROGRAMS: &str = "/usr/lib/postgresql";
 
 /// Python packages of the client's tests (also of its types and of what it is installed from), of
 /// the demo's trainer, and of the tests with real loggers; each is imported by its name, with dots
@@ -86,6 +95,9 @@ pub(crate) fn all(w: &Workspace) -> Result<Closing, String> {
         .filter(|(_, names)| !names.iter().any(|n| which(n).is_some()))
         .map(|(p, _)| *p)
         .collect();
+    if !has_postgres() {
+        lacking.push(POSTGRES);
+    }
     let python = which("python3").ok_or("python3 (3.10 or later) is needed and not on PATH")?;
     let venv_works = Command::new(&python).args(["-c", "import ensurepip"]).output();
     if !venv_works.is_ok_and(|o| o.status.success()) {
@@ -130,6 +142,12 @@ fn free_disk(w: &Workspace) -> Result<String, String> {
 /// What `df -Pm` says is available.
 fn megabytes(df: &str) -> Option<u64> {
     df.lines().nth(1)?.split_whitespace().nth(3)?.parse().ok()
+}
+
+/// Whether a server of PostgreSQL is installed. Its client alone has a directory there too.
+fn has_postgres() -> bool {
+    let mut versions = std::fs::read_dir(POSTGRES_PROGRAMS).into_iter().flatten().flatten();
+    which("initdb").is_some() || versions.any(|v| v.path().join("bin/initdb").is_file())
 }
 
 /// The interpreter of the private environment.
@@ -187,7 +205,13 @@ fn shown(program: &str) -> String {
 
 fn debian(w: &Workspace, packages: &[&str]) -> Result<(), String> {
     let list = packages.join(" ");
-    let by_hand = format!("sudo apt-get update && sudo apt-get install -y --no-install-recommends {list}");
+    let get = "sudo apt-get install -y --no-install-recommends";
+    let no_cluster = if packages.contains(&POSTGRES) {
+        format!("{get} {POSTGRES_COMMON} && echo '{NO_CLUSTER}' | sudo tee -a {POSTGRES_CONFIG} && ")
+    } else {
+        String::new()
+    };
+    let by_hand = format!("sudo apt-get update && {no_cluster}{get} {list}");
     let root = Command::new("id").arg("-u").output().is_ok_and(|o| o.stdout.trim_ascii() == b"0");
     if which("apt-get").is_none() {
         return Err(format!("install these with your package manager, then run again: {list}"));
@@ -201,14 +225,24 @@ fn debian(w: &Workspace, packages: &[&str]) -> Result<(), String> {
     let apt = |log: &str, args: &[&str]| {
         w.run(log, Command::new("apt-get").args(args).env("DEBIAN_FRONTEND", "noninteractive"))
     };
-    let install = [&["install", "-y", "--no-install-recommends"], packages].concat();
-    // The package lists may be missing (a fresh container) or fine; asking first saves a minute
-    // where they are.
-    if apt("apt-install", &install).is_err() {
-        apt("apt-update", &["update"])?;
-        apt("apt-install", &install)?;
+    let install = |packages: &[&str]| -> Result<(), String> {
+        let install = [&["install", "-y", "--no-install-recommends"], packages].concat();
+        // The package lists may be missing (a fresh container) or fine; asking first saves a minute
+        // where they are.
+        if apt("apt-install", &install).is_err() {
+            apt("apt-update", &["update"])?;
+            apt("apt-install", &install)?;
+        }
+        Ok(())
+    };
+    if packages.contains(&POSTGRES) {
+        install(&[POSTGRES_COMMON])?;
+        let config = std::fs::OpenOptions::new().append(true).open(POSTGRES_CONFIG);
+        config
+            .and_then(|mut file| writeln!(file, "{NO_CLUSTER}"))
+            .map_err(|e| format!("{POSTGRES_CONFIG}: {e}"))?;
     }
-    Ok(())
+    install(packages)
 }
 
 fn python_environment(w: &Workspace) -> Result<(), String> {

@@ -17,6 +17,7 @@ mod fixtures;
 mod fuzz;
 mod house;
 mod install;
+mod postgres;
 mod real;
 mod report;
 mod rust_source;
@@ -37,7 +38,7 @@ Runs every check of the project; with names, only the steps whose name contains 
 
   --full      also what takes long: training loops of the frameworks themselves, and the Python adapters against them (some 8 GB
               under target/verify/real); every fuzz target; every attack of tests/hostile; the tail at 1,000 lines a second; the end-to-end and kill
-              tests 20 times in a row, 500 rounds of blows, and a fuzzer against every route of the alerter.
+              tests 20 times in a row, 500 rounds of blows to one alerter and to three replicas, and a fuzzer against every route of the alerter.
               Nothing may be left out: what was not run fails its step
   --verbose   show the whole output of every step, not only in target/verify/*.log
   --list      print the names of the steps and exit

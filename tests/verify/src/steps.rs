@@ -72,7 +72,11 @@ pub(crate) fn all() -> Vec<Step> {
             fuzz::targets,
         ),
         long_step("api-fuzz", "every route of the alerter against its OpenAPI document", fuzz::api),
-        long_step("kill", "500 rounds of kills, clocks and receivers that fail", kill),
+        long_step(
+            "kill",
+            "500 rounds of kills, clocks and receivers that fail, and 500 of blows to replicas",
+            kill,
+        ),
         long_step("extend", "a new detector, as one file and one line", extend::detector),
         long_step("hostile", "every attack on both programs, with its bounds", hostile),
         long_step("loops", "end-to-end and kill tests, 20 times", loops),
@@ -224,7 +228,9 @@ fn hostile(w: &Workspace) -> Result<Closing, String> {
 
 /// Not in a release build, which has no crash points.
 fn kill(w: &Workspace) -> Result<Closing, String> {
-    let mut command = cargo(&["test", "--locked", "--workspace", "--test", "kill", "rounds::"]);
+    let tests = ["--test", "kill", "--test", "replicas", "rounds::"];
+    let mut command = cargo(&[&["test", "--locked", "--workspace"], &tests[..]].concat());
+    peers(w, &mut command);
     command.args(["--", "--nocapture"]).env("STEPWATCH_LONG", "1");
     w.run("kill", &mut command).map(|out| out.lines(is_closing))
 }

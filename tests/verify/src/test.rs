@@ -11,7 +11,7 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::report::{Closing, not_run};
 use crate::shell::{Output, Workspace, cargo};
-use crate::{fuzz, install, real};
+use crate::{fuzz, install, postgres, real};
 
 /// The package of the tests that start the programs, below the root.
 const PROGRAM_TESTS: &str = "tests";
@@ -19,6 +19,8 @@ const PROGRAM_TESTS: &str = "tests";
 const PROGRAM_LANES: usize = 2;
 /// Those of them that measure how long something takes, and run when nothing else does.
 const TIMED: &[&str] = &["latency"];
+/// The package with the store, whose library's tests run once more on PostgreSQL.
+const ALERTER: &str = "stepwatch-alerter";
 
 /// A compiled test binary.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -27,6 +29,7 @@ struct TestBinary {
     package: PathBuf,
     /// What the package is called; cargo passes it to tests.
     package_name: String,
+    is_library: bool,
     path: PathBuf,
 }
 
@@ -40,6 +43,8 @@ pub(crate) fn all(w: &Workspace) -> Result<Closing, String> {
     if !binaries.iter().any(|b| b.package == program_tests) {
         return Err("cargo names no test binary that starts the programs".into());
     }
+    let alerter = binaries.iter().find(|b| b.is_library && b.package_name == ALERTER).cloned();
+    let alerter = alerter.ok_or("cargo names no test binary of the alerter's library")?;
     let (timed, untimed): (Vec<_>, Vec<_>) =
         binaries.into_iter().partition(|b| b.package == program_tests && TIMED.contains(&&*b.name()));
     let queue = Mutex::new(VecDeque::from(untimed));
@@ -54,6 +59,7 @@ pub(crate) fn all(w: &Workspace) -> Result<Closing, String> {
         let lanes: Vec<_> = (0..PROGRAM_LANES).map(|_| threads.spawn(|| lane(true))).collect();
         let mut results = lane(false);
         results.push(documentation(w));
+        results.push(alerter.run_on_postgres(w));
         for lane in lanes {
             results.extend(
                 lane.join().unwrap_or_else(|_| vec![Err("the thread that ran tests panicked".into())]),
@@ -89,7 +95,8 @@ impl TestBinary {
         let (_, id) = text_of(line, "package_id")?.split_once('#')?;
         let directory = || package.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let package_name = id.split_once('@').map_or_else(directory, |(name, _)| name.to_owned());
-        Some(Self { path: text_of(line, "executable")?.into(), package_name, package })
+        let is_library = line.contains(r#""kind":["lib"]"#);
+        Some(Self { path: text_of(line, "executable")?.into(), package_name, is_library, package })
     }
 
     /// The name without cargo's hash.
@@ -100,9 +107,7 @@ impl TestBinary {
 
     fn run(&self, w: &Workspace, program_tests: &Path) -> Result<Closing, String> {
         let mut command = Command::new(&self.path);
-        command.current_dir(&self.package);
-        command.env("CARGO_MANIFEST_DIR", &self.package).env("CARGO_PKG_NAME", &self.package_name);
-        peers(w, &mut command);
+        self.prepare(w, &mut command);
         // The step api-fuzz runs it.
         if w.full && self.package == program_tests {
             command.args(["--skip", fuzz::API_TEST]);
@@ -113,6 +118,20 @@ impl TestBinary {
         let file = self.path.file_name().unwrap_or_default().to_string_lossy();
         let log = format!("test-{}-{file}", package.replace('/', "-"));
         w.run(&log, &mut command).map(|out| closing(&out, &name)).map_err(|why| format!("{name}: {why}"))
+    }
+
+    /// Runs the tests of the store on PostgreSQL in place of SQLite.
+    fn run_on_postgres(&self, w: &Workspace) -> Result<Closing, String> {
+        let name = format!("{} on PostgreSQL", self.name());
+        let ran = postgres::tests(w, &self.path, |command| self.prepare(w, command));
+        ran.map(|out| closing(&out, &name)).map_err(|why| format!("{name}: {why}"))
+    }
+
+    /// Gives the tests what cargo would.
+    fn prepare(&self, w: &Workspace, command: &mut Command) {
+        command.current_dir(&self.package);
+        command.env("CARGO_MANIFEST_DIR", &self.package).env("CARGO_PKG_NAME", &self.package_name);
+        peers(w, command);
     }
 }
 
@@ -168,7 +187,7 @@ mod tests {
         let binary =
             TestBinary::of_message(&message(true, r#""/w/target/debug/deps/the_kit-0a1b""#)).unwrap();
         assert_eq!((binary.package.to_str(), binary.name().as_str()), (Some("/w/kit"), "the_kit"));
-        assert_eq!(binary.package_name, "stepwatch-kit");
+        assert_eq!((binary.package_name.as_str(), binary.is_library), ("stepwatch-kit", true));
         assert_eq!(TestBinary::of_message(&message(false, r#""/w/target/debug/kit""#)), None);
         assert_eq!(TestBinary::of_message(&message(true, "null")), None);
         assert_eq!(TestBinary::of_message("warning: unused"), None);

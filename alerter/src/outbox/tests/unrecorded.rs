@@ -3,13 +3,12 @@
 
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
-use sqlx::ConnectOptions as _;
-use sqlx::sqlite::SqliteConnectOptions;
 use stepwatch_model::time::Span;
 
 use super::*;
 use crate::store::FAIL_OPEN_AFTER;
 use crate::store::busy::Busy;
+use crate::store::tests::by_hand_at;
 
 const ID: &str = "01J9ZC7Q3F8D2V4X6Y8Z0A2B4C";
 
@@ -25,8 +24,7 @@ fn secs(n: u64) -> Duration {
 
 pub(super) async fn sql(bench: &Bench, sql: &'static str) {
     let _busy = Busy::now();
-    let mut connection = SqliteConnectOptions::new().filename(&bench.path).connect().await.unwrap();
-    sqlx::raw_sql(sql).execute(&mut connection).await.unwrap();
+    by_hand_at(&bench.path, sql).await.unwrap();
 }
 
 /// Treats a page as the runtime does: it retries the commit, and passes the page to memory if that
