@@ -40,6 +40,22 @@ async fn open() -> (TempDir, Store) {
 /// server in `STEPWATCH_TEST_POSTGRES`, all tests of the store run on it. Each file has a database
 /// of its own.
 pub(super) async fn on_postgres(path: &Path) -> Result<Option<Store>> {
+    let Some(url) = postgres_url(path).await? else { return Ok(None) };
+    let plan = PostgresPlan { url: Secret::new(url), pool: 2, advertise_url: None };
+    let database = Postgres::open(&plan).await?;
+    let replica = Replica {
+        id: format!("{:?}", std::time::Instant::now()),
+        address: String::new(),
+        version: String::new(),
+        config: String::new(),
+    };
+    // A handle that was dropped has not given its lease up.
+    database.expire_lease().await?;
+    database.lead(&replica).await
+}
+
+/// The URL of the database that stands for a file, which is made if it is new.
+pub(super) async fn postgres_url(path: &Path) -> Result<Option<String>> {
     let Ok(server) = std::env::var("STEPWATCH_TEST_POSTGRES") else { return Ok(None) };
     static MADE: tokio::sync::Mutex<BTreeSet<PathBuf>> = tokio::sync::Mutex::const_new(BTreeSet::new());
     let name = postgres_name(path);
@@ -50,17 +66,7 @@ pub(super) async fn on_postgres(path: &Path) -> Result<Option<Store>> {
         sqlx::raw_sql(AssertSqlSafe(create)).execute(&mut connection).await?;
     }
     drop(made);
-    let url = Secret::new(server.replace("/postgres?", &format!("/{name}?")));
-    let database = Postgres::open(&PostgresPlan { url, pool: 2, advertise_url: None }).await?;
-    let replica = Replica {
-        id: format!("{:?}", std::time::Instant::now()),
-        address: String::new(),
-        version: String::new(),
-        config: String::new(),
-    };
-    // A handle that was dropped has not given its lease up.
-    database.expire_lease().await?;
-    database.lead(&replica).await
+    Ok(Some(server.replace("/postgres?", &format!("/{name}?"))))
 }
 
 /// The name of the database that stands for a file.
