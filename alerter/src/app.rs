@@ -203,8 +203,9 @@ impl App {
     fn keep_leading(&self, leading: Leading) {
         let Leading { store, database, replica } = leading;
         tokio::spawn(replica::renew(store.clone(), self.stopping.clone()));
-        let (members, metrics) = (self.members.clone(), self.replica_metrics.clone());
-        tokio::spawn(members.follow(database, replica, store.epoch(), metrics, self.stopping.clone()));
+        let (metrics, commands) = (self.replica_metrics.clone(), self.runtime.commands.clone());
+        let own = replica::Own { database, replica, epoch: store.epoch(), metrics, commands };
+        tokio::spawn(self.members.clone().follow(own, self.stopping.clone()));
     }
 
     async fn start_as(

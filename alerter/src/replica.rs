@@ -34,7 +34,7 @@ use crate::metrics::PROGRAM;
 use crate::signed_paths;
 use crate::store::{Leader, Postgres, Replica, Store, StoreError};
 
-pub(crate) use members::{Members, ReplicaMetrics};
+pub(crate) use members::{Members, Own, ReplicaMetrics};
 
 /// The interval at which a standby looks for the lease.
 const POLL_EVERY: Duration = Duration::from_millis(250);

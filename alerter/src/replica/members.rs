@@ -1,20 +1,37 @@
 //! The list of all replicas, and what differs between them.
 
+mod drift;
+
 use std::sync::{Arc, Mutex, PoisonError};
 
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 use stepwatch_kit::shutdown::Shutdown;
+use tokio::sync::mpsc;
+use tokio::time::Instant;
 
 use super::RENEW_EVERY;
 use crate::errors::chain;
 use crate::metrics::PROGRAM;
+use crate::runtime::Command;
 use crate::store::{Announced, Postgres, Replica};
+use drift::Drift;
 
 /// What the leader knows of all replicas.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Members {
     known: Arc<Mutex<Vec<Announced>>>,
+}
+
+/// The leader, whose members are followed.
+#[derive(Debug)]
+pub(crate) struct Own {
+    pub database: Postgres,
+    pub replica: Replica,
+    pub epoch: Option<i64>,
+    pub metrics: ReplicaMetrics,
+    /// The engine, which is told what differs for long.
+    pub commands: mpsc::Sender<Command>,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -66,18 +83,17 @@ impl Members {
     }
 
     /// Announces the leader and follows the other replicas, until the service stops.
-    pub(crate) async fn follow(
-        self,
-        database: Postgres,
-        own: Replica,
-        epoch: Option<i64>,
-        metrics: ReplicaMetrics,
-        stopping: Shutdown,
-    ) {
-        metrics.epoch.set(epoch.unwrap_or_default());
+    pub(crate) async fn follow(self, own: Own, stopping: Shutdown) {
+        own.metrics.epoch.set(own.epoch.unwrap_or_default());
+        let mut drift = Drift::default();
         loop {
-            match self.look(&database, &own, &metrics).await {
-                Ok(()) => {}
+            match self.look(&own).await {
+                Ok(()) => {
+                    if let Some(differing) = drift.news(&self.all(), &own.replica, Instant::now()) {
+                        // An engine that has stopped is told nothing.
+                        let _ = own.commands.send(Command::Replicas { differing }).await;
+                    }
+                }
                 Err(err) => tracing::debug!(err = chain(&err), "cannot read the list of replicas"),
             }
             tokio::select! {
@@ -85,19 +101,15 @@ impl Members {
                 () = tokio::time::sleep(RENEW_EVERY) => {}
             }
         }
-        let _ = database.withdraw(&own).await;
+        let _ = own.database.withdraw(&own.replica).await;
     }
 
-    async fn look(
-        &self,
-        database: &Postgres,
-        own: &Replica,
-        metrics: &ReplicaMetrics,
-    ) -> crate::store::Result<()> {
+    async fn look(&self, leader: &Own) -> crate::store::Result<()> {
+        let Own { database, replica: own, metrics, .. } = leader;
         database.announce(own).await?;
         let all = database.replicas().await?;
         let running = || all.iter().filter(|member| member.running);
-        let differs = |r: &Replica| r.config != own.config || r.version != own.version;
+        let differs = |replica: &Replica| own.differs_from(replica);
         metrics.replicas.set(running().count() as i64);
         metrics.differing.set(running().filter(|member| differs(&member.replica)).count() as i64);
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
