@@ -237,9 +237,8 @@ impl App {
         let (feed_sender, feeds) = mpsc::channel(ingest::QUEUE_BATCHES);
         let (write_sender, writes) = mpsc::channel(QUEUE_WRITES);
         let inputs = Inputs { feeds, writes, feedback, changes: change_sender, templates: config.templates };
-        let counts = metrics.runtime.clone();
-        let restored = Runtime::restore(store.clone(), config.engine, inputs, counts).await?;
-        let (runtime, handle, cursors) = restored;
+        let (runtime, handle, cursors) =
+            Runtime::restore(store.clone(), config.engine, inputs, metrics.runtime.clone()).await?;
         publish(&handle, config.shown, &store, &mut registry, &stopping);
         let charts = charts(&store, &handle, &mut registry);
         let how = watching(&handle, &charts, config.watchdog);
@@ -262,7 +261,8 @@ impl App {
         let (admin, reloads) = administer(&store, log);
         let document = openapi::text().map_err(std::io::Error::from)?;
         let (kept, sources, writing) = (store.clone(), ingest.table(), remote_write.clone());
-        let api = Arc::new(Api::new(kept, handle.clone(), sources, charts, writing, registry, document));
+        let api = Api::new(kept, handle.clone(), sources, charts, writing, registry, document);
+        let api = Arc::new(api.with_roster(members.roster()));
         let (handover, handovers) = replica::handover(members.clone());
         let router = router(&api, &gate, &outbox, &callbacks, bulkhead, admin.router().merge(handover));
         let server = tokio::spawn(serve::serve(listener, router, limits, web, stopping.clone()));

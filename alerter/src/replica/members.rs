@@ -2,8 +2,6 @@
 
 mod drift;
 
-use std::sync::{Arc, Mutex, PoisonError};
-
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 use stepwatch_kit::shutdown::Shutdown;
@@ -14,13 +12,13 @@ use super::RENEW_EVERY;
 use crate::errors::chain;
 use crate::metrics::PROGRAM;
 use crate::runtime::Command;
-use crate::store::{Announced, Postgres, Replica};
+use crate::store::{Announced, Postgres, Replica, Roster};
 use drift::Drift;
 
 /// What the leader knows of all replicas.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Members {
-    known: Arc<Mutex<Vec<Announced>>>,
+    roster: Roster,
 }
 
 /// The leader, whose members are followed.
@@ -72,14 +70,13 @@ impl ReplicaMetrics {
 }
 
 impl Members {
-    /// The replicas that were heard of lately.
-    pub(crate) fn all(&self) -> Vec<Announced> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    pub(crate) fn roster(&self) -> Roster {
+        self.roster.clone()
     }
 
     /// Whether another replica is running, which could take over.
     pub(crate) fn has_another(&self) -> bool {
-        self.all().iter().filter(|member| member.running).count() > 1
+        self.roster.all().iter().filter(|member| member.announced.running).count() > 1
     }
 
     /// Announces the leader and follows the other replicas, until the service stops.
@@ -88,8 +85,8 @@ impl Members {
         let mut drift = Drift::default();
         loop {
             match self.look(&own).await {
-                Ok(()) => {
-                    if let Some(differing) = drift.news(&self.all(), &own.replica, Instant::now()) {
+                Ok(all) => {
+                    if let Some(differing) = drift.news(&all, &own.replica, Instant::now()) {
                         // An engine that has stopped is told nothing.
                         let _ = own.commands.send(Command::Replicas { differing }).await;
                     }
@@ -104,22 +101,19 @@ impl Members {
         let _ = own.database.withdraw(&own.replica).await;
     }
 
-    async fn look(&self, leader: &Own) -> crate::store::Result<()> {
+    async fn look(&self, leader: &Own) -> crate::store::Result<Vec<Announced>> {
         let Own { database, replica: own, metrics, .. } = leader;
         database.announce(own).await?;
         let all = database.replicas().await?;
-        let running = || all.iter().filter(|member| member.running);
-        let differs = |replica: &Replica| own.differs_from(replica);
+        let before = self.roster.replace(own, &all);
+        let running = || all.iter().filter(|member| member.running).map(|member| &member.replica);
+        let differing = || running().filter(|replica| own.differs_from(replica));
         metrics.replicas.set(running().count() as i64);
-        metrics.differing.set(running().filter(|member| differs(&member.replica)).count() as i64);
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        for member in running().filter(|member| differs(&member.replica)) {
-            if !known.iter().any(|before| before.replica == member.replica) {
-                let Replica { address, version, config, .. } = &member.replica;
-                tracing::warn!(address, version, config, "a replica differs from the leader");
-            }
+        metrics.differing.set(differing().count() as i64);
+        for replica in differing().filter(|r| !before.iter().any(|seen| seen.announced.replica == **r)) {
+            let Replica { address, version, config, .. } = replica;
+            tracing::warn!(address, version, config, "a replica differs from the leader");
         }
-        *known = all;
-        Ok(())
+        Ok(all)
     }
 }
