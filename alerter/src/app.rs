@@ -183,14 +183,17 @@ impl App {
         let of = |listener: std::net::TcpListener| TcpListener::from_std(listener);
         let standby = Standby::start(&config, plan, of(listener.try_clone()?)?, web.clone(), log.clone())?;
         let stop = standby.stopper();
-        let check = || Config::load(&options.config).map(drop).map_err(|err| err.to_string());
+        let check = || {
+            Config::load(&options.config).map(|config| config.file.digest()).map_err(|err| err.to_string())
+        };
         let led = standby.lead(options.stand_back, check, shutdown).await;
-        let Some(leading) = led.inspect_err(|_| stop.fire())? else { return Ok(None) };
+        let Some(mut leading) = led.inspect_err(|_| stop.fire())? else { return Ok(None) };
         // The file may have changed since this replica began to wait.
         let config = Config::load(&options.config).unwrap_or_else(|err| {
             tracing::error!(%err, "the configuration has a mistake: the one of the start is used");
             config
         });
+        leading.replica.config = config.file.digest();
         let app = Self::start_on(leading.store.clone(), of(listener)?, config, web, options, log).await;
         // From now on, new connections are those of the leader.
         stop.fire();
@@ -385,6 +388,7 @@ impl App {
         self.remote_write.configure(config.file.remote_write.clone());
         self.gate.replace(config.keyring, config.oidc, config.file.external_url.as_deref());
         self.audit.configure(config.file.audit.clone());
+        self.members.reloaded(config.file.digest());
         self.file = config.file;
         self.warn_of_sleepers();
         tracing::info!("configuration reloaded");

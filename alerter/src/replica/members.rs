@@ -2,6 +2,8 @@
 
 mod drift;
 
+use std::sync::{Arc, Mutex, PoisonError};
+
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 use stepwatch_kit::shutdown::Shutdown;
@@ -19,6 +21,8 @@ use drift::Drift;
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Members {
     roster: Roster,
+    /// The digest of the configuration after a reload, until it is announced.
+    reloaded: Arc<Mutex<Option<String>>>,
 }
 
 /// The leader, whose members are followed.
@@ -74,16 +78,28 @@ impl Members {
         self.roster.clone()
     }
 
+    /// Has another digest of the configuration announced.
+    pub(crate) fn reloaded(&self, digest: String) {
+        *self.reloaded.lock().unwrap_or_else(PoisonError::into_inner) = Some(digest);
+    }
+
+    fn take_reloaded(&self) -> Option<String> {
+        self.reloaded.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
     /// Whether another replica is running, which could take over.
     pub(crate) fn has_another(&self) -> bool {
         self.roster.all().iter().filter(|member| member.announced.running).count() > 1
     }
 
     /// Announces the leader and follows the other replicas, until the service stops.
-    pub(crate) async fn follow(self, own: Own, stopping: Shutdown) {
+    pub(crate) async fn follow(self, mut own: Own, stopping: Shutdown) {
         own.metrics.epoch.set(own.epoch.unwrap_or_default());
         let mut drift = Drift::default();
         loop {
+            if let Some(digest) = self.take_reloaded() {
+                own.replica.config = digest;
+            }
             match self.look(&own).await {
                 Ok(all) => {
                     if let Some(differing) = drift.news(&all, &own.replica, Instant::now()) {
