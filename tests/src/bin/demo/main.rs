@@ -44,7 +44,8 @@ struct Options {
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     blow_up_after: u32,
     /// Run so many alerters on a PostgreSQL, and kill the one that leads while it pages
-    #[arg(long, value_name = "N", conflicts_with = "replay", value_parser = clap::value_parser!(u8).range(2..=9))]
+    #[arg(long, value_name = "N", conflicts_with = "replay")]
+    #[arg(value_parser = clap::value_parser!(u8).range(2..=9))]
     replicas: Option<u8>,
     /// Train the smaller model, without NumPy
     #[arg(long)]
