@@ -25,6 +25,7 @@ pub mod nodes;
 pub mod oncall;
 pub(crate) mod oncall_overrides;
 pub mod ranks;
+mod replicas;
 mod report;
 pub mod series;
 mod silences;
@@ -89,6 +90,7 @@ impl Api {
             store: if view.store_refuses { StoreState::Refuses } else { StoreState::Ok },
             next_deadline_at: None,
             next_deadline: None,
+            leader: None,
         };
         if caller.token_scope().is_some() {
             status.runs = self.run_views(caller).runs.len();
@@ -105,6 +107,7 @@ impl Api {
             pending_effects: Some(view.pending_effects),
             next_deadline_at: view.next_deadline.map(|(at, _)| When(at)),
             next_deadline: view.next_deadline.map(|(_, why)| why.to_owned()),
+            leader: self.leader(),
             ..status
         })
     }
@@ -143,6 +146,7 @@ fn routes() -> OpenApiRouter<Arc<Api>> {
         .routes(routes!(nodes::list))
         .routes(routes!(nodes::show))
         .routes(routes!(sources))
+        .routes(routes!(replicas::list))
         .routes(routes!(status))
         .routes(routes!(metrics))
         .routes(routes!(doc::show))

@@ -182,14 +182,17 @@ impl App {
         let of = |listener: std::net::TcpListener| TcpListener::from_std(listener);
         let standby = Standby::start(&config, plan, of(listener.try_clone()?)?, web.clone(), log.clone())?;
         let stop = standby.stopper();
-        let check = || Config::load(&options.config).map(drop).map_err(|err| err.to_string());
+        let check = || {
+            Config::load(&options.config).map(|config| config.file.digest()).map_err(|err| err.to_string())
+        };
         let led = standby.lead(options.stand_back, check, shutdown).await;
-        let Some(leading) = led.inspect_err(|_| stop.fire())? else { return Ok(None) };
+        let Some(mut leading) = led.inspect_err(|_| stop.fire())? else { return Ok(None) };
         // The file may have changed since this replica began to wait.
         let config = Config::load(&options.config).unwrap_or_else(|err| {
             tracing::error!(%err, "the configuration has a mistake: the one of the start is used");
             config
         });
+        leading.replica.config = config.file.digest();
         // The start reads all that the database has, which may take longer than the lease lasts.
         let renewing = tokio::spawn(replica::renew(leading.store.clone()));
         let app = Self::start_on(leading.store.clone(), of(listener)?, config, web, options, log).await;
@@ -203,8 +206,9 @@ impl App {
     /// Follows the other replicas.
     fn keep_leading(&self, leading: Leading) {
         let Leading { store, database, replica } = leading;
-        let (members, metrics) = (self.members.clone(), self.replica_metrics.clone());
-        tokio::spawn(members.follow(database, replica, store.epoch(), metrics, self.stopping.clone()));
+        let (metrics, commands) = (self.replica_metrics.clone(), self.runtime.commands.clone());
+        let own = replica::Own { database, replica, epoch: store.epoch(), metrics, commands };
+        tokio::spawn(self.members.clone().follow(own, self.stopping.clone()));
     }
 
     async fn start_as(
@@ -236,9 +240,8 @@ impl App {
         let (feed_sender, feeds) = mpsc::channel(ingest::QUEUE_BATCHES);
         let (write_sender, writes) = mpsc::channel(QUEUE_WRITES);
         let inputs = Inputs { feeds, writes, feedback, changes: change_sender, templates: config.templates };
-        let counts = metrics.runtime.clone();
-        let restored = Runtime::restore(store.clone(), config.engine, inputs, counts).await?;
-        let (runtime, handle, cursors) = restored;
+        let (runtime, handle, cursors) =
+            Runtime::restore(store.clone(), config.engine, inputs, metrics.runtime.clone()).await?;
         publish(&handle, config.shown, &store, &mut registry, &stopping);
         let charts = charts(&store, &handle, &mut registry);
         let how = watching(&handle, &charts, config.watchdog);
@@ -261,7 +264,8 @@ impl App {
         let (admin, reloads) = administer(&store, log);
         let document = openapi::text().map_err(std::io::Error::from)?;
         let (kept, sources, writing) = (store.clone(), ingest.table(), remote_write.clone());
-        let api = Arc::new(Api::new(kept, handle.clone(), sources, charts, writing, registry, document));
+        let api = Api::new(kept, handle.clone(), sources, charts, writing, registry, document);
+        let api = Arc::new(api.with_roster(members.roster()));
         let (handover, handovers) = replica::handover(members.clone());
         let router = router(&api, &gate, &outbox, &callbacks, bulkhead, admin.router().merge(handover));
         let server = tokio::spawn(serve::serve(listener, router, limits, web, stopping.clone()));
@@ -384,6 +388,7 @@ impl App {
         self.remote_write.configure(config.file.remote_write.clone());
         self.gate.replace(config.keyring, config.oidc, config.file.external_url.as_deref());
         self.audit.configure(config.file.audit.clone());
+        self.members.reloaded(config.file.digest());
         self.file = config.file;
         self.warn_of_sleepers();
         tracing::info!("configuration reloaded");

@@ -7,8 +7,8 @@
 //! | 64 | the command line or the configuration is wrong |
 //!
 //! `run`, `config check`, `notify test`, `simulate` and `oncall --config` read the configuration;
-//! `backtest` and `fabric report` read recordings. `openapi`, `completions` and `man` describe the
-//! program itself. The other commands query a running alerter over HTTP.
+//! `backtest` and `fabric report` read recordings. `store` works on a database. `openapi`,
+//! `completions` and `man` describe the program itself. The other commands query a running alerter over HTTP.
 
 mod audit;
 mod client;
@@ -26,6 +26,7 @@ mod screen;
 mod silences;
 mod simulate;
 mod state;
+mod store;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -117,6 +118,9 @@ enum Command {
     Sources(state::StateArgs),
     /// How a running alerter is
     Status(state::StateArgs),
+    /// Work on the database of an alerter that does not run
+    #[command(subcommand)]
+    Store(store::StoreCommand),
     /// Print the OpenAPI document of what a running alerter serves
     #[command(name = "openapi")]
     OpenApi,
@@ -239,6 +243,7 @@ impl Cli {
             Command::Sources(args) => state::sources(args, out).await,
             Command::Status(args) => state::status(args, out).await,
             Command::Top(args) => top::run(args, out).await,
+            Command::Store(command) => store::run(command, out).await,
             Command::OpenApi => document(out),
             Command::Completions { shell } => Ok(shell::completions(Cli::command(), shell, out)?),
             Command::Man { directory } => manual(&directory, out),

@@ -37,7 +37,7 @@ use crate::signed_paths;
 use crate::store::{Leader, Postgres, Replica, Store, StoreError};
 
 use self::doors::Doors;
-pub(crate) use members::{Members, ReplicaMetrics};
+pub(crate) use members::{Members, Own, ReplicaMetrics};
 
 /// The interval at which a standby looks for the lease.
 const POLL_EVERY: Duration = Duration::from_millis(250);
@@ -117,11 +117,12 @@ impl Standby {
         Ok(Self { plan, replica, leader, reloads, stop })
     }
 
-    /// Waits until this replica has the lease; `None` if it is asked to stop before.
+    /// Waits until this replica has the lease; `None` if it is asked to stop before. `check` reads
+    /// the configuration and returns its digest.
     pub(crate) async fn lead(
         mut self,
         stand_back: Duration,
-        check: impl Fn() -> Result<(), String>,
+        check: impl Fn() -> Result<String, String>,
         shutdown: &Shutdown,
     ) -> Result<Option<Leading>, StoreError> {
         let first = tokio::time::Instant::now() + stand_back;
@@ -158,7 +159,8 @@ impl Standby {
                 }
                 Some(request) = self.reloads.recv() => {
                     // The configuration is read when this replica takes over.
-                    let _ = request.reply.send(check());
+                    let checked = check().map(|digest| self.replica.config = digest);
+                    let _ = request.reply.send(checked);
                 }
                 () = tokio::time::sleep(pause) => {}
             }

@@ -42,7 +42,7 @@ use stepwatch_engine::{Engine, EngineConfig, SourceInput};
 use stepwatch_kit::shutdown::Shutdown;
 use stepwatch_model::Severity;
 use stepwatch_model::time::Ts;
-use stepwatch_respond::effect::{Effect, Input, Notification, TimelineEntry};
+use stepwatch_respond::effect::{Differing, Effect, Input, Notification, TimelineEntry};
 use stepwatch_respond::incident::{End, Ended, IncidentRecord, State};
 use stepwatch_respond::message::Message;
 use stepwatch_wire::{Cursor, Kind};
@@ -114,6 +114,10 @@ pub enum Command {
         check: String,
         severity: Severity,
         fault: Option<String>,
+    },
+    /// Replicas that have differed from this one for long; none if all agree.
+    Replicas {
+        differing: Vec<Differing>,
     },
     /// The calendar of a schedule; without a text, it is unchanged.
     Calendar {

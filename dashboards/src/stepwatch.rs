@@ -15,6 +15,7 @@ pub(crate) fn board() -> Board {
         rows: vec![
             alerter_input(),
             alerter_engine(),
+            alerter_replicas(),
             alerter_limits(),
             remote_write(),
             collectors(),
@@ -162,6 +163,24 @@ fn alerter_engine() -> Row {
                 alerter("stepwatch_alerter_state_parts_discarded_total").increase_in("24h").max("instance"),
                 "{{instance}} parts",
             ),
+        ],
+    )
+}
+
+fn alerter_replicas() -> Row {
+    Row::folded(
+        "Which replica of the alerter leads?",
+        vec![
+            Chart::states("Leader", "Which replica decides and sends?")
+                .word(1.0, "leads", "green")
+                .word(0.0, "stands by", "blue")
+                .show(each("stepwatch_alerter_leader"), "{{instance}}"),
+            Chart::lines("Replicas", "How many run, and how many differ from the leader?", Unit::Count)
+                .from_zero()
+                .show(each("stepwatch_alerter_replicas"), "{{instance}} run")
+                .show(each("stepwatch_alerter_replicas_differing"), "{{instance}} differ"),
+            Chart::lines("Take-overs", "How often did another replica take the lease?", Unit::Count)
+                .show(each("stepwatch_alerter_lease_epoch"), "{{instance}} epoch"),
         ],
     )
 }

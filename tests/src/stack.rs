@@ -24,6 +24,8 @@ pub struct StackOptions {
     pub alerter: String,
     /// The address of the alerter, so that its messages can link to it.
     pub alerter_listen: Option<SocketAddr>,
+    /// The `storage` section of the alerter, in place of SQLite.
+    pub storage: Option<String>,
     /// The crash point at which the alerter kills itself.
     pub crash_point: Option<String>,
     /// Whether the alerter reads no exporter.
@@ -113,7 +115,7 @@ impl Stack {
             routing_key: PagerDuty::ROUTING_KEY.into(),
             listen: options.alerter_listen,
             at: None,
-            storage: None,
+            storage: options.storage,
             webhook: options.webhook.then(|| (webhook.url(), WebhookSink::SECRET.into())),
             extra: if options.alerter.contains("detectors:") {
                 options.alerter

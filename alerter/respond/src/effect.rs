@@ -22,6 +22,8 @@ pub enum Input<'a> {
     /// is the time of its last write: a fault that could not be stored has the same id after a
     /// crash.
     Store { fault: Option<&'a str>, recorded: Option<Ts> },
+    /// Replicas that have differed from the leader for long; none if all agree.
+    Replicas { differing: &'a [Differing] },
     /// The text of a schedule's calendar as it was just read; `None` if it has not changed.
     Calendar { schedule: &'a str, text: Option<&'a str> },
     /// A receiver accepted a notification.
@@ -44,6 +46,16 @@ pub enum Input<'a> {
     Override { record: &'a Arc<OverrideRecord> },
     /// Another program posted alerts that fire, or are over.
     Alerts { posted: &'a [PostedAlert] },
+}
+
+/// A replica that runs and differs from the one that leads.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Differing {
+    pub address: String,
+    /// Its version, if that differs.
+    pub version: Option<String>,
+    /// Whether its configuration differs.
+    pub configuration: bool,
 }
 
 /// An action of a person on an incident.

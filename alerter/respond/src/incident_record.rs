@@ -280,6 +280,8 @@ impl IncidentRecord {
                 self.labels.get(labels::ORIGIN).map_or("many places", String::as_str).to_owned()
             }
             Kind::AlerterFault => "this alerter".into(),
+            // Of replicas, and of no run.
+            Kind::ConfigDrift if self.run.is_empty() && self.nodes.is_empty() => "this alerter".into(),
             // A series of no run and no node has only its metric.
             _ => match stepwatch_model::place(&self.run, &self.nodes) {
                 place if place.is_empty() => self.labels.get(labels::METRIC).cloned().unwrap_or_default(),

@@ -102,6 +102,7 @@ impl Responder {
                 self.manager.own(&mut Tx::new(now, out), check, severity, fault)
             }
             Input::Store { fault, recorded } => self.manager.store(&mut Tx::new(now, out), fault, recorded),
+            Input::Replicas { differing } => self.manager.replicas(&mut Tx::new(now, out), differing),
             Input::Delivered { incident, receiver, action } => {
                 out.push(by_actor(now, incident, receiver, format!("{} delivered", action.as_str())));
                 self.manager.taken(&mut Tx::new(now, out), incident, receiver);

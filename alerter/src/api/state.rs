@@ -13,7 +13,7 @@ use crate::ingest::SourceTable;
 use crate::pictures::Charts;
 use crate::remote_write::RemoteWrite;
 use crate::runtime::RuntimeHandle;
-use crate::store::Store;
+use crate::store::{Roster, Store};
 
 /// The state that all handlers share.
 #[derive(Debug, Clone)]
@@ -24,6 +24,7 @@ pub struct Api {
     pub charts: Charts,
     pub remote_write: RemoteWrite,
     pub registry: Arc<Registry>,
+    pub(crate) roster: Roster,
     pub started: Ts,
     /// Counts refused alerts, and limits the log lines about them.
     pub refused_alerts: Arc<LogThrottle>,
@@ -50,10 +51,15 @@ impl Api {
             charts,
             remote_write,
             registry: Arc::new(registry),
+            roster: Roster::default(),
             started: wall(),
             refused_alerts: Arc::new(LogThrottle::default()),
             full_alerts: Arc::new(LogThrottle::default()),
             document: document.into(),
         }
+    }
+    /// With the list of replicas on one PostgreSQL.
+    pub(crate) fn with_roster(self, roster: Roster) -> Self {
+        Self { roster, ..self }
     }
 }

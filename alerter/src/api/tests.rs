@@ -127,6 +127,9 @@ async fn runs_sources_status_and_metrics_say_what_is_watched() {
         (&json!(1), &json!(1), &json!("ok"))
     );
 
+    let replicas = app.json("/api/v1/replicas").await;
+    assert_eq!(replicas["replicas"], json!([]), "there is one alerter");
+
     let metrics = wait_for("the metrics", async || {
         let (_, page) = app.get("/metrics").await;
         page.contains("stepwatch_alerter_incidents{state=\"open\",severity=\"page\"} 1").then_some(page)

@@ -6,6 +6,7 @@
 mod detail;
 mod facts;
 mod overrides;
+mod replicas;
 mod silences;
 
 use serde::{Deserialize, Serialize};
@@ -34,6 +35,7 @@ pub use detail::IncidentDetail;
 pub(crate) use detail::LastSent;
 pub use facts::Facts;
 pub use overrides::{CoverView, OverrideList, OverrideView, OverrideWish, SwapWish, TurnWish};
+pub use replicas::{LeaderView, ReplicaList, ReplicaView};
 pub use silences::{PreviewView, SilenceList, SilenceView, WishView};
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -313,6 +315,9 @@ pub struct Status {
     /// When the engine runs next without new input, and why; absent for a token with limits.
     pub next_deadline_at: Option<When>,
     pub next_deadline: Option<String>,
+    /// Which replica leads; absent with SQLite, and for a token with limits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub leader: Option<LeaderView>,
 }
 
 /// Whether the store accepts writes.

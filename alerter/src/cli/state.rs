@@ -9,7 +9,7 @@ use super::client::ClientArgs;
 use super::error::CliError;
 use super::format::{Format, json};
 use super::table::{BAD, FAINT, Row, Table, WARNING};
-use crate::api::view::{RunList, RunView, SourceList, SourceView, Status, StoreState, When};
+use crate::api::view::{LeaderView, RunList, RunView, SourceList, SourceView, Status, StoreState, When};
 use crate::clock::wall;
 
 #[derive(Debug, Args)]
@@ -131,11 +131,21 @@ pub(super) fn facts(s: &Status, now: Ts, out: &mut dyn Write) -> std::io::Result
     let store = store(s.store);
     let pending = s.pending_effects.map(|n| format!(", {n} decisions not yet durable"));
     t.row(["store", &format!("{store}{}", pending.unwrap_or_default())]);
+    if let Some(leader) = &s.leader {
+        t.row(["leader", &lead(leader)]);
+    }
     if let Some(at) = s.next_deadline_at {
         let why = s.next_deadline.as_deref().unwrap_or_default();
         t.row(["next", &format!("{why} in {}", Span((at.0 - now).0.max(0)))]);
     }
     t.write(out)
+}
+
+fn lead(leader: &LeaderView) -> String {
+    let LeaderView { address, epoch, replicas, differing } = leader;
+    let alone = if *replicas < 2 { ", NOBODY COULD TAKE OVER" } else { "" };
+    let unlike = if *differing > 0 { format!(", {differing} DIFFER") } else { String::new() };
+    format!("{address} under lease {epoch}; replicas: {replicas}{alone}{unlike}")
 }
 
 pub(super) fn store(state: StoreState) -> &'static str {

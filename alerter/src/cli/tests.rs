@@ -14,8 +14,8 @@ use stepwatch_respond::message::Reason;
 use super::*;
 use crate::api::doc::examples;
 use crate::api::view::{
-    DeliveryView, Facts, IncidentDetail, IncidentView, LinkView, PathView, RunList, RunView, SourceView,
-    SuppressionView, TimelineView, When,
+    DeliveryView, Facts, IncidentDetail, IncidentView, LeaderView, LinkView, PathView, RunList, RunView,
+    SourceView, Status, SuppressionView, TimelineView, When,
 };
 use crate::postmortem::Cost;
 use crate::store::DeliveryState;
@@ -565,6 +565,21 @@ fn the_state_of_an_alerter() {
         text(|out| state::facts(&status, now, out)),
     ];
     assert_snapshot!(all.join("\n"));
+}
+
+#[test]
+fn the_status_says_who_leads_and_what_is_wrong_with_the_others() {
+    let leader = |replicas, differing| {
+        let address = "http://a:9766".to_owned();
+        let leader = Some(LeaderView { address, epoch: 7, replicas, differing });
+        let status: Status = serde_json::from_value(examples::status()).unwrap();
+        text(|out| state::facts(&Status { leader, ..status }, Ts(OPENED), out))
+    };
+    let well = leader(3, 0);
+    assert!(well.contains("http://a:9766 under lease 7; replicas: 3\n"), "{well}");
+    let alone = leader(1, 0);
+    assert!(alone.contains("replicas: 1, NOBODY COULD TAKE OVER\n"), "{alone}");
+    assert!(leader(3, 1).contains("replicas: 3, 1 DIFFER\n"));
 }
 
 #[tokio::test]

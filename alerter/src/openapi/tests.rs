@@ -15,8 +15,8 @@ use crate::api::oncall::ScheduleView;
 use crate::api::ranks::RanksView;
 use crate::api::series::SeriesView;
 use crate::api::view::{
-    By, DeliveryView, IncidentView, OverrideView, OverrideWish, RunView, SilenceView, SourceView, Status,
-    SwapWish, TimelineView, WishView,
+    By, DeliveryView, IncidentView, OverrideView, OverrideWish, ReplicaList, RunView, SilenceView,
+    SourceView, Status, SwapWish, TimelineView, WishView,
 };
 
 #[test]
@@ -102,6 +102,7 @@ fn examples_read_as_what_they_are_examples_of() {
     read::<NodeView>(examples::node());
     read::<SourceView>(examples::source());
     read::<Status>(examples::status());
+    read::<ReplicaList>(examples::replicas());
     read::<ScheduleView>(examples::schedule());
     read::<OverrideView>(examples::oncall_override());
     read::<OverrideWish>(examples::override_wish());

@@ -1,20 +1,39 @@
 //! The list of all replicas, and what differs between them.
 
+mod drift;
+
 use std::sync::{Arc, Mutex, PoisonError};
 
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 use stepwatch_kit::shutdown::Shutdown;
+use tokio::sync::mpsc;
+use tokio::time::Instant;
 
 use super::RENEW_EVERY;
 use crate::errors::chain;
 use crate::metrics::PROGRAM;
-use crate::store::{Announced, Postgres, Replica};
+use crate::runtime::Command;
+use crate::store::{Announced, Postgres, Replica, Roster};
+use drift::Drift;
 
 /// What the leader knows of all replicas.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Members {
-    known: Arc<Mutex<Vec<Announced>>>,
+    roster: Roster,
+    /// The digest of the configuration after a reload, until it is announced.
+    reloaded: Arc<Mutex<Option<String>>>,
+}
+
+/// The leader, whose members are followed.
+#[derive(Debug)]
+pub(crate) struct Own {
+    pub database: Postgres,
+    pub replica: Replica,
+    pub epoch: Option<i64>,
+    pub metrics: ReplicaMetrics,
+    /// The engine, which is told what differs for long.
+    pub commands: mpsc::Sender<Command>,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -55,29 +74,39 @@ impl ReplicaMetrics {
 }
 
 impl Members {
-    /// The replicas that were heard of lately.
-    pub(crate) fn all(&self) -> Vec<Announced> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    pub(crate) fn roster(&self) -> Roster {
+        self.roster.clone()
+    }
+
+    /// Has another digest of the configuration announced.
+    pub(crate) fn reloaded(&self, digest: String) {
+        *self.reloaded.lock().unwrap_or_else(PoisonError::into_inner) = Some(digest);
+    }
+
+    fn take_reloaded(&self) -> Option<String> {
+        self.reloaded.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     /// Whether another replica is running, which could take over.
     pub(crate) fn has_another(&self) -> bool {
-        self.all().iter().filter(|member| member.running).count() > 1
+        self.roster.all().iter().filter(|member| member.announced.running).count() > 1
     }
 
     /// Announces the leader and follows the other replicas, until the service stops.
-    pub(crate) async fn follow(
-        self,
-        database: Postgres,
-        own: Replica,
-        epoch: Option<i64>,
-        metrics: ReplicaMetrics,
-        stopping: Shutdown,
-    ) {
-        metrics.epoch.set(epoch.unwrap_or_default());
+    pub(crate) async fn follow(self, mut own: Own, stopping: Shutdown) {
+        own.metrics.epoch.set(own.epoch.unwrap_or_default());
+        let mut drift = Drift::default();
         loop {
-            match self.look(&database, &own, &metrics).await {
-                Ok(()) => {}
+            if let Some(digest) = self.take_reloaded() {
+                own.replica.config = digest;
+            }
+            match self.look(&own).await {
+                Ok(all) => {
+                    if let Some(differing) = drift.news(&all, &own.replica, Instant::now()) {
+                        // An engine that has stopped is told nothing.
+                        let _ = own.commands.send(Command::Replicas { differing }).await;
+                    }
+                }
                 Err(err) => tracing::debug!(err = chain(&err), "cannot read the list of replicas"),
             }
             tokio::select! {
@@ -85,29 +114,22 @@ impl Members {
                 () = tokio::time::sleep(RENEW_EVERY) => {}
             }
         }
-        let _ = database.withdraw(&own).await;
+        let _ = own.database.withdraw(&own.replica).await;
     }
 
-    async fn look(
-        &self,
-        database: &Postgres,
-        own: &Replica,
-        metrics: &ReplicaMetrics,
-    ) -> crate::store::Result<()> {
+    async fn look(&self, leader: &Own) -> crate::store::Result<Vec<Announced>> {
+        let Own { database, replica: own, metrics, .. } = leader;
         database.announce(own).await?;
         let all = database.replicas().await?;
-        let running = || all.iter().filter(|member| member.running);
-        let differs = |r: &Replica| r.config != own.config || r.version != own.version;
+        let before = self.roster.replace(own, &all);
+        let running = || all.iter().filter(|member| member.running).map(|member| &member.replica);
+        let differing = || running().filter(|replica| own.differs_from(replica));
         metrics.replicas.set(running().count() as i64);
-        metrics.differing.set(running().filter(|member| differs(&member.replica)).count() as i64);
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        for member in running().filter(|member| differs(&member.replica)) {
-            if !known.iter().any(|before| before.replica == member.replica) {
-                let Replica { address, version, config, .. } = &member.replica;
-                tracing::warn!(address, version, config, "a replica differs from the leader");
-            }
+        metrics.differing.set(differing().count() as i64);
+        for replica in differing().filter(|r| !before.iter().any(|seen| seen.announced.replica == **r)) {
+            let Replica { address, version, config, .. } = replica;
+            tracing::warn!(address, version, config, "a replica differs from the leader");
         }
-        *known = all;
-        Ok(())
+        Ok(all)
     }
 }

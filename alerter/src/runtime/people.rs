@@ -80,6 +80,10 @@ impl Runtime {
                 let input = Input::Own { check: &check, severity, fault: fault.as_deref() };
                 self.engine.handle(now, input, &mut self.pending.effects);
             }
+            Command::Replicas { differing } => {
+                let input = Input::Replicas { differing: &differing };
+                self.engine.handle(now, input, &mut self.pending.effects);
+            }
             Command::Audited { entry, command } => return self.audited(*entry, *command),
             Command::Reword { notification, reply } => return self.reword(*notification, reply),
             Command::Ping { reply } => {

@@ -48,13 +48,18 @@ impl Store {
 
     /// Like [`Self::open`]; `new` accepts a database other than the last one.
     pub async fn open_as(path: impl AsRef<Path>, new: bool) -> Result<Self> {
-        let _busy = Busy::now();
         #[cfg(test)]
         if let Some(store) = super::tests::on_postgres(path.as_ref()).await? {
             return Ok(store);
         }
+        Self::open_file(path.as_ref(), new).await
+    }
+
+    /// Like [`Self::open_as`], also in tests on PostgreSQL.
+    pub(super) async fn open_file(path: &Path, new: bool) -> Result<Self> {
+        let _busy = Busy::now();
         // SQLite's log, the lock and the hidden files belong to the file itself.
-        let path = resolved(path.as_ref());
+        let path = resolved(path);
         let directory = match path.parent() {
             Some(parent) if !parent.as_os_str().is_empty() => parent,
             _ => Path::new("."),

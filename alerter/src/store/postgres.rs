@@ -63,6 +63,13 @@ pub struct Replica {
     pub config: String,
 }
 
+impl Replica {
+    /// Whether the configuration or the version of another replica is not that of this one.
+    pub(crate) fn differs_from(&self, other: &Self) -> bool {
+        self.config != other.config || self.version != other.version
+    }
+}
+
 /// An announced replica.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Announced {

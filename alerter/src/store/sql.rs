@@ -95,7 +95,7 @@ pub(super) enum Value<'a> {
     Integer(Option<i64>),
     Real(Option<f64>),
     Text(Option<Cow<'a, str>>),
-    Blob(Cow<'a, [u8]>),
+    Blob(Option<Cow<'a, [u8]>>),
 }
 
 macro_rules! values {
@@ -124,8 +124,8 @@ values! {
     Option<&'a str> => |text| Self::Text(text.map(Cow::from));
     Option<&'a String> => |text| Self::Text(text.map(|text| text.as_str().into()));
     &'a Option<String> => |text| Self::Text(text.as_deref().map(Cow::from));
-    &'a [u8] => |bytes| Self::Blob(bytes.into());
-    &'a Vec<u8> => |bytes| Self::Blob(bytes.as_slice().into());
+    &'a [u8] => |bytes| Self::Blob(Some(bytes.into()));
+    &'a Vec<u8> => |bytes| Self::Blob(Some(bytes.as_slice().into()));
 }
 
 /// A type of a column in both databases.
@@ -291,7 +291,7 @@ impl<T> Query<'_, T> {
         Option<i64>: for<'t> Encode<'t, DB> + Type<DB>,
         Option<f64>: for<'t> Encode<'t, DB> + Type<DB>,
         for<'t> Option<&'t str>: Encode<'t, DB> + Type<DB>,
-        for<'t> &'t [u8]: Encode<'t, DB> + Type<DB>,
+        for<'t> Option<&'t [u8]>: Encode<'t, DB> + Type<DB>,
     {
         let mut query = sqlx::query::<DB>(self.sql);
         for value in &self.values {
@@ -303,7 +303,7 @@ impl<T> Query<'_, T> {
                     query.bind(Some(text.replace('\0', "\u{fffd}").as_str()))
                 }
                 Value::Text(text) => query.bind(text.as_deref()),
-                Value::Blob(bytes) => query.bind(&**bytes),
+                Value::Blob(bytes) => query.bind(bytes.as_deref()),
             };
         }
         query

@@ -21,7 +21,7 @@ use crate::notify::Ring;
 use crate::notify::tests::page;
 use crate::outbox::tests::suppressed as suppressed_record;
 
-pub(super) use server::on_postgres;
+pub(super) use server::{on_postgres, postgres_url};
 
 fn suspect(target: Target, words: &str) -> Suspect {
     Suspect::new(target, Observation::Stated { words: words.into() })

@@ -118,8 +118,22 @@ EVERYTHING = merged(
         "dashboards": {"enabled": True, "namespace": "grafana"},
     },
 )
+REPLICAS = merged(
+    POLICIES,
+    {
+        "alerter": {
+            "replicas": 3,
+            "postgres": {"existingSecret": "stepwatch-postgres", "port": 6432},
+            "env": [{"name": "HTTPS_PROXY", "value": "http://proxy:3128"}],
+            "networkPolicy": {"from": [{"podSelector": {"matchLabels": {"a": "b"}}}]},
+        },
+        "configCheck": {"enabled": True},
+    },
+)
 CASES = {
     "default": {},
+    "replicas": REPLICAS,
+    "one on PostgreSQL": {"alerter": {"postgres": {"existingSecret": "pg"}}},
     "gpu and cpu": BOTH,
     "cpu": {"exporter": {"gpu": {"enabled": False}, "cpu": {"enabled": True}}},
     "exporter": {"alerter": {"enabled": False}},
@@ -131,6 +145,19 @@ CASES = {
 # Of values that are refused, what Helm says.
 REFUSED = [
     ({"alerter": {"replicas": 2}}, "alerter/replicas"),
+    ({"alerter": {"replicas": 0, "postgres": {"existingSecret": "pg"}}}, "alerter/replicas"),
+    ({"alerter": {"postgres": {"secret": "pg"}}}, "secret"),
+    ({"alerter": {"config": {"storage": {"postgres": {}}}}}, "alerter/config/storage/postgres"),
+    (
+        {
+            "alerter": {
+                "replicas": 2,
+                "postgres": {"existingSecret": "pg"},
+                "web": {"existingSecret": "web", "probe": "HTTPS"},
+            }
+        },
+        "which no certificate has",
+    ),
     ({"alerter": {"replica": 1}}, "replica"),
     ({"alertr": {}}, "alertr"),
     ({"exporter": {"gpu": {"enable": True}}}, "enable"),
@@ -337,6 +364,53 @@ class Chart(unittest.TestCase):
         claim = one(objects(), "PersistentVolumeClaim", "stepwatch-alerter")
         self.assertEqual(claim["spec"]["accessModes"], ["ReadWriteOnce"])
         self.assertEqual(claim["metadata"]["annotations"], {"helm.sh/resource-policy": "keep"})
+
+    def test_replicas_share_a_database_and_one_always_runs(self):
+        found = objects(REPLICAS)
+        deployment = one(found, "Deployment", "stepwatch-alerter")["spec"]
+        update = {"maxUnavailable": 1, "maxSurge": 1}
+        self.assertEqual(
+            (deployment["replicas"], deployment["strategy"]),
+            (3, {"type": "RollingUpdate", "rollingUpdate": update}),
+        )
+        self.assertNotIn("PersistentVolumeClaim", {o["kind"] for o in found})
+        pod = deployment["template"]
+        spread = [t["topologyKey"] for t in pod["spec"]["topologySpreadConstraints"]]
+        self.assertEqual(spread, ["kubernetes.io/hostname", "topology.kubernetes.io/zone"])
+        container = pod["spec"]["containers"][0]
+        variables = [v["name"] for v in container["env"]]
+        self.assertEqual(variables, ["POD_IP", "STEPWATCH_ADVERTISE_URL", "HTTPS_PROXY"])
+        mounts = {m["name"]: m["mountPath"] for m in container["volumeMounts"]}
+        self.assertNotIn("data", mounts)
+        config = one(found, "ConfigMap", "stepwatch-alerter")["data"]["alerter.yml"]
+        postgres = yaml.safe_load(config)["storage"]
+        self.assertEqual(
+            postgres,
+            {
+                "postgres": {
+                    "url_file": mounts["postgres"] + "/url",
+                    "pool": 4,
+                    "advertise_url_env": "STEPWATCH_ADVERTISE_URL",
+                }
+            },
+        )
+        budget = one(found, "PodDisruptionBudget", "stepwatch-alerter")["spec"]
+        self.assertEqual((budget["minAvailable"], "maxUnavailable" in budget), (1, False))
+        policy = one(found, "NetworkPolicy", "stepwatch-alerter")["spec"]
+        labels = pod["metadata"]["labels"].items()
+        own = [
+            peer["podSelector"]["matchLabels"]
+            for rule in policy["ingress"]
+            for peer in rule["from"]
+            if peer.get("podSelector", {}).get("matchLabels")
+        ]
+        self.assertTrue(any(selector.items() <= labels for selector in own), own)
+        ports = [port["port"] for rule in policy["egress"] for port in rule["ports"]]
+        self.assertIn(6432, ports)
+        self.assertIn("metrics", ports)
+        check = one(found, "Job", "stepwatch-config-check")
+        alerter = [c for c in pod_template(check)["spec"]["containers"] if c["name"] == "alerter"]
+        self.assertIn("STEPWATCH_ADVERTISE_URL", [v["name"] for v in alerter[0]["env"]])
 
     def test_rights_of_the_exporter_follow_the_values(self):
         def container(values):

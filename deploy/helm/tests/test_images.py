@@ -88,6 +88,25 @@ class Compose(unittest.TestCase):
             for port in service["ports"]:
                 self.assertTrue(port.startswith("127.0.0.1:"), port)
 
+    def test_the_replicas_are_two_on_one_database(self):
+        text = (DEPLOY / "compose" / "replicas.yml").read_text()
+        PyCompose.from_yaml(text)
+        services = yaml.safe_load(text)["services"]
+        for name in ("alerter", "alerter-2"):
+            service = services[name]
+            url = service["environment"]["STEPWATCH_ADVERTISE_URL"]
+            self.assertEqual(url, f"http://{name}:9766")
+            [mount] = service["volumes"]
+            self.assertTrue((DEPLOY / mount.split(":")[0]).exists(), mount)
+        config = yaml.safe_load((DEPLOY / "compose" / "alerter-replicas.yml").read_text())
+        variables = {v for k, v in config["storage"]["postgres"].items() if k.endswith("_env")}
+        self.assertEqual(variables, set(services["alerter"]["environment"]))
+        scraped = yaml.safe_load((DEPLOY / "compose" / "prometheus-replicas.yml").read_text())
+        targets = scraped["scrape_configs"][1]["static_configs"][0]["targets"]
+        self.assertEqual(targets, ["alerter:9766", "alerter-2:9766"])
+        for port in services["alerter-2"]["ports"]:
+            self.assertTrue(port.startswith("127.0.0.1:"), port)
+
     def test_the_programs_take_what_they_are_given(self):
         for name in ("exporter", "alerter"):
             binary = program(f"stepwatch-{name}")

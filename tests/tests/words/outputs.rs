@@ -48,6 +48,7 @@ const LISTS: &[&str] = &[
     "/api/v1/oncall",
     "/api/v1/oncall/overrides",
     "/api/v1/sources",
+    "/api/v1/replicas",
     "/api/v1/status",
     "/api/v2/alerts",
     "/api/v2/alerts/groups",

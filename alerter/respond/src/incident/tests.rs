@@ -11,6 +11,7 @@ mod escalation;
 mod fallback;
 mod heard_again;
 mod model;
+mod replicas;
 mod storms;
 mod suppression;
 mod unrecorded;

@@ -222,7 +222,7 @@ async fn a_limited_token_knows_of_its_own_runs_and_no_others() {
             let seen = get(&app, who, path).await.text;
             assert!(seen.contains("llama-1") && !seen.contains("mistral"), "{path}: {seen}");
         }
-        for path in ["/metrics", "/api/v1/sources"] {
+        for path in ["/metrics", "/api/v1/sources", "/api/v1/replicas"] {
             let sent = get(&app, who, path).await;
             assert_eq!((sent.status, sent.text.contains("limited to")), (403, true), "{path} {}", sent.text);
         }

@@ -98,6 +98,19 @@ pub(crate) fn status() -> Value {
     })
 }
 
+pub(crate) fn replicas() -> Value {
+    let replica = |address, leads| {
+        json!({
+            "address": address, "version": "0.1.0", "configuration": "5f3a0c19be72", "leads": leads, "running": true,
+            "differs": false,
+        })
+    };
+    json!({
+        "epoch": 7, "leads_since": "2026-11-20T18:00:00.000Z",
+        "replicas": [replica("http://10.0.0.7:9766", true), replica("http://10.0.0.8:9766", false)],
+    })
+}
+
 pub(crate) fn schedule() -> Value {
     let shift = json!({
         "from": "2026-11-16T08:00:00.000Z", "to": "2026-11-23T08:00:00.000Z", "users": ["alice"], "by": "layer weekly",

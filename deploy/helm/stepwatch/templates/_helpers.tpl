@@ -79,9 +79,16 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 
 {{/* alerter.yml. */}}
 {{- define "stepwatch.alerter.config" -}}
-{{- $fixed := dict
-      "listen" ":9766"
-      "storage" (dict "sqlite" "/var/lib/stepwatch/alerter.db") -}}
+{{- $storage := dict "sqlite" "/var/lib/stepwatch/alerter.db" -}}
+{{- with .Values.alerter.postgres -}}
+{{- if .existingSecret -}}
+{{- $storage = dict "postgres" (dict
+      "url_file" (printf "/run/secrets/stepwatch-postgres/%s" .key)
+      "pool" (int .pool)
+      "advertise_url_env" "STEPWATCH_ADVERTISE_URL") -}}
+{{- end -}}
+{{- end -}}
+{{- $fixed := dict "listen" ":9766" "storage" $storage -}}
 {{- $config := mergeOverwrite (deepCopy .Values.alerter.config) $fixed -}}
 {{- if and .Values.exporter.enabled (not (hasKey $config "sources")) -}}
 {{- if .Values.exporter.web.existingSecret -}}
@@ -107,6 +114,10 @@ peer at all is everybody.
 {{- $alerter := include "stepwatch.selector" (dict "root" .root "app" "stepwatch-alerter") | fromYaml -}}
 {{- $from = append $from (dict "podSelector" (dict "matchLabels" $alerter)) -}}
 {{- end -}}
+{{- if and (eq .name "alerter") .root.Values.alerter.postgres.existingSecret (not $own) -}}
+{{- $replicas := include "stepwatch.selector" (dict "root" .root "app" "stepwatch-alerter") | fromYaml -}}
+{{- $from = append $from (dict "podSelector" (dict "matchLabels" $replicas)) -}}
+{{- end -}}
 {{- with .root.Values.prometheusNamespace -}}
 {{- $from = append $from (dict "namespaceSelector"
       (dict "matchLabels" (dict "kubernetes.io/metadata.name" .))) -}}
@@ -120,6 +131,24 @@ peer at all is everybody.
 {{- toYaml $from -}}
 {{- end -}}
 
+{{/*
+Variables of the alerter (its values). Replicas reach each other at the addresses of their pods,
+which are in no certificate.
+*/}}
+{{- define "stepwatch.alerter.env" -}}
+{{- if .postgres.existingSecret }}
+{{- if and (ne .web.probe "HTTP") (gt (int .replicas) 1) -}}
+{{- fail (print "alerter.web.probe is " .web.probe ": replicas forward requests to the addresses of "
+      "pods, which no certificate has. Leave TLS to alerter.ingress or to a service mesh") -}}
+{{- end }}
+- {name: POD_IP, valueFrom: {fieldRef: {fieldPath: status.podIP}}}
+- {name: STEPWATCH_ADVERTISE_URL, value: "http://$(POD_IP):9766"}
+{{- end }}
+{{- with .env }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
 {{/* Mounts of the secrets of a program (its values). */}}
 {{- define "stepwatch.secretMounts" -}}
 {{- range $i, $name := .secrets }}
@@ -127,6 +156,9 @@ peer at all is everybody.
 {{- end }}
 {{- if .web.existingSecret }}
 - {name: web, mountPath: /etc/stepwatch-web, readOnly: true}
+{{- end }}
+{{- if (default dict .postgres).existingSecret }}
+- {name: postgres, mountPath: /run/secrets/stepwatch-postgres, readOnly: true}
 {{- end }}
 {{- end -}}
 
@@ -136,6 +168,9 @@ peer at all is everybody.
 {{- end }}
 {{- if .web.existingSecret }}
 - {name: web, secret: {secretName: {{ .web.existingSecret | quote }}, defaultMode: 0440}}
+{{- end }}
+{{- with (default dict .postgres).existingSecret }}
+- {name: postgres, secret: {secretName: {{ . | quote }}, defaultMode: 0440}}
 {{- end }}
 {{- end -}}
 

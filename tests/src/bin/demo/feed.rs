@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde_json::Value;
 use stepwatch_fakes::{AlertState, PagerDuty, Post, Slack};
 use stepwatch_tests::Stack;
+use tokio::sync::mpsc;
 
 use crate::screen::{Colour, Screen, wrap};
 use crate::steps::Steps;
@@ -28,9 +29,16 @@ pub(crate) struct Feed {
     pub(crate) delay: Option<f64>,
     /// The incidents in the alerter's last list.
     pub(crate) known: Vec<Value>,
+    /// What happens to replicas meanwhile.
+    news: Option<mpsc::UnboundedReceiver<String>>,
 }
 
 impl Feed {
+    /// A feed that also prints these texts.
+    pub(crate) fn with(news: mpsc::UnboundedReceiver<String>) -> Self {
+        Self { news: Some(news), ..Self::default() }
+    }
+
     /// Prints news until `done` holds; false if `deadline` passes first.
     pub(crate) async fn until(
         &mut self,
@@ -60,6 +68,9 @@ impl Feed {
     }
 
     fn print(&mut self, screen: &mut Screen, stack: &Stack, steps: &Steps) {
+        while let Some(text) = self.news.as_mut().and_then(|news| news.try_recv().ok()) {
+            screen.event(Colour::Yellow, "REPLICAS", &text);
+        }
         for incident in self.known.iter().rev() {
             let text = |key: &str| incident[key].as_str().unwrap_or_default().to_owned();
             let now = (text("severity"), text("state"));

@@ -7,6 +7,7 @@
 mod feed;
 mod python;
 mod replay;
+mod replicas;
 mod screen;
 mod steps;
 mod story;
@@ -17,7 +18,12 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use stepwatch_tests::{Stack, StackOptions, bins};
+use tokio::process::Child;
+use tokio::sync::mpsc;
 
+use crate::feed::Feed;
+use crate::python::Python;
+use crate::replicas::Replicas;
 use crate::screen::Screen;
 use crate::steps::Steps;
 
@@ -37,6 +43,10 @@ struct Options {
     /// Seconds of healthy training first
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     blow_up_after: u32,
+    /// Run so many alerters on a PostgreSQL, and kill the one that leads while it pages
+    #[arg(long, value_name = "N", conflicts_with = "replay")]
+    #[arg(value_parser = clap::value_parser!(u8).range(2..=9))]
+    replicas: Option<u8>,
     /// Train the smaller model, without NumPy
     #[arg(long)]
     pure_python: bool,
@@ -74,12 +84,17 @@ async fn run(options: &Options) -> anyhow::Result<()> {
         None => Some(python::prepare(&mut screen, options.pure_python).await?),
     };
 
+    let postgres = match options.replicas {
+        Some(_) => Some(replicas::database(&mut screen).await?),
+        None => None,
+    };
     screen.progress("starting exporter, alerter, Slack and PagerDuty");
     let replay = options.replay.as_deref().map(replay::Replay::open).transpose()?;
     let stack_options = StackOptions {
         alerter_listen: Some(free_address()?),
         alerter: "resolve_after: 5s\n".into(),
         exporter: replay.as_ref().map_or_else(String::new, replay::Replay::source),
+        storage: postgres.as_ref().map(replicas::storage),
         ..StackOptions::default()
     };
     let stack = Stack::start_with(stack_options).await?;
@@ -96,9 +111,7 @@ async fn run(options: &Options) -> anyhow::Result<()> {
             replay.play(&mut screen, &stack, &steps, options.lines_per_second).await?;
             None
         }
-        (None, Some(python)) => {
-            Some(story::play(&mut screen, &stack, &steps, &python, options.blow_up_after).await?)
-        }
+        (None, Some(python)) => Some(train(&mut screen, &stack, &steps, &python, options).await?),
         (None, None) => None,
     };
     if !options.once {
@@ -106,6 +119,26 @@ async fn run(options: &Options) -> anyhow::Result<()> {
         std::future::pending::<()>().await;
     }
     Ok(())
+}
+
+/// Plays the story of a training; with replicas, the one that leads is killed while it pages.
+async fn train(
+    screen: &mut Screen,
+    stack: &Stack,
+    steps: &Steps,
+    python: &Python,
+    options: &Options,
+) -> anyhow::Result<Child> {
+    let after = options.blow_up_after;
+    let Some(count) = options.replicas else {
+        return story::play(screen, stack, steps, python, after, Feed::default()).await;
+    };
+    let mut replicas = Replicas::start(screen, stack, count).await?;
+    let (tell, news) = mpsc::unbounded_channel();
+    let story = story::play(screen, stack, steps, python, after, Feed::with(news));
+    let (trainer, ()) = tokio::try_join!(story, replicas.lose_the_leader(stack, after, tell))?;
+    screen.note("the replica that led was killed while it paged: nothing was lost or sent twice");
+    Ok(trainer)
 }
 
 /// The usual port of the alerter if it is free, so that the link looks familiar.

@@ -32,6 +32,7 @@ pub(crate) async fn play(
     steps: &Steps,
     python: &Python,
     blow_up_after: u32,
+    mut feed: Feed,
 ) -> anyhow::Result<Child> {
     let checkpoints = stack.dir.path().join("checkpoints");
     let blow_up = blow_up_after * STEPS_PER_SECOND;
@@ -40,7 +41,6 @@ pub(crate) async fn play(
         "training a tiny language model for real ({with}); from step {blow_up}, in {blow_up_after} s, its learning rate runs away\n"
     ));
     screen.start_clock();
-    let mut feed = Feed::default();
     let mut trainer = start(python, stack, &checkpoints, &["--blow-up-at", &blow_up.to_string()])?;
 
     let healthy = Duration::from_secs(u64::from(blow_up_after) * 2) + PAGE_DEADLINE;
