@@ -130,7 +130,12 @@ impl Standby {
         loop {
             let now = tokio::time::Instant::now();
             let announces = now >= announce_at;
-            let done = self.try_to_lead(&mut database, announces, now >= first).await;
+            let opening = database.is_none();
+            let done = tokio::select! {
+                done = self.try_to_lead(&mut database, announces, now >= first) => done,
+                // Another replica may be changing the schema for minutes.
+                () = shutdown.wait(), if opening => Ok(None),
+            };
             if announces && done.is_ok() {
                 announce_at = now + RENEW_EVERY;
             }

@@ -157,8 +157,12 @@ mod tests {
         assert_eq!(url(&format!("{from} --to postgres://me@h/d")).unwrap(), "postgres://me@h/d");
         assert_eq!(url(&format!("{from} --to postgres:postgres://me@h/d")).unwrap(), "postgres://me@h/d");
         assert!(url(&format!("{from} --to mysql://h/d")).unwrap_err().contains("postgres://"));
-        let err = url(&format!("{from} --to postgres://me:secret@h/d")).unwrap_err();
-        assert!(err.contains("--to-url-file") && !err.contains("secret"), "{err}");
+        for with in ["postgres://me:secret@h/d", "postgres://me@h/d?password=secret"] {
+            let err = url(&format!("{from} --to {with}")).unwrap_err();
+            assert!(err.contains("--to-url-file") && !err.contains("secret"), "{err}");
+        }
+        let err = url(&format!("{from} --to postgres://me@h/d?sslpassword=canary")).unwrap_err();
+        assert!(err.contains("sslpassword") && !err.contains("canary"), "{err}");
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("url");
         std::fs::write(&file, "postgres://me:secret@h/d\n").unwrap();

@@ -132,7 +132,12 @@ impl PostgresConfig {
         let Some(parsed) = parsed else {
             return Err(Mistake::at("url", "must start with postgres://"));
         };
-        if self.url.is_some() && parsed.password().is_some() {
+        let has = |name: &str| parsed.query_pairs().any(|(key, _)| key == name);
+        // sqlx does not know it, and would log its value.
+        if has("sslpassword") {
+            return Err(Mistake::at("url", "has sslpassword, which is not supported: use a key without one"));
+        }
+        if self.url.is_some() && (parsed.password().is_some() || has("password")) {
             return Err(Mistake::at("url", "has a password in it, which belongs into url_file"));
         }
         Ok(PostgresPlan { url, pool: self.pool, advertise_url: self.advertised()? })

@@ -73,6 +73,8 @@ enum Sent {
 pub(super) fn router(leader: watch::Receiver<Option<Leader>>) -> io::Result<Router> {
     let client = Client::builder()
         .connect_timeout(CONNECT_TIMEOUT)
+        // A network that was cut ends no connection.
+        .tcp_user_timeout(HOLD_MAX)
         .redirect(reqwest::redirect::Policy::none())
         .no_proxy()
         .build()

@@ -6,6 +6,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use sqlx::AssertSqlSafe;
@@ -14,7 +15,7 @@ use stepwatch_kit::build_info;
 use super::error::StoreError;
 use super::handle::Store;
 use super::postgres::{Postgres, Replica};
-use super::sql::{Connection, On, Pool, QueryBuilder, Row, Value, query, query_as, query_scalar};
+use super::sql::{Connection, Pool, QueryBuilder, Row, Value, query, query_as, query_scalar};
 use crate::config::PostgresPlan;
 
 /// Tables that describe replicas and not what the alerter knows.
@@ -26,9 +27,14 @@ const BATCH_ROWS: usize = 500;
 /// The bytes after which a batch is written. A single row may be larger.
 const BATCH_BYTES: usize = 4 << 20;
 
-/// No limit of the server ends a long copy.
+/// The longest wait for an answer to one statement of the copy. The server may be writing back what
+/// came before, and a commit may wait for a standby of the server.
+const ANSWER_MAX: Duration = Duration::from_secs(600);
+
+/// No limit of the server for statements ends a long copy. But the server ends a transaction of which
+/// it hears nothing: a machine that died within a copy would keep the lease from all replicas.
 const BEGIN: &str =
-    "BEGIN; SET LOCAL statement_timeout = 0; SET LOCAL idle_in_transaction_session_timeout = 0";
+    "BEGIN; SET LOCAL statement_timeout = 0; SET LOCAL idle_in_transaction_session_timeout = '10min'";
 
 /// A table that was copied.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -128,7 +134,7 @@ async fn copy_all(source: &Store, target: &Store) -> Result<Vec<CopiedTable>, Co
         Err(err) => Err(err.into()),
     };
     let end = if copied.is_ok() { "COMMIT" } else { "ROLLBACK" };
-    let ended = query(end).execute(connection).await;
+    let ended = query(end).execute_within(ANSWER_MAX, connection).await;
     let copied = copied?;
     ended?;
     Ok(copied)
@@ -137,21 +143,20 @@ async fn copy_all(source: &Store, target: &Store) -> Result<Vec<CopiedTable>, Co
 async fn copy_tables(from: &Pool, to: &mut Connection, path: &Path) -> Result<Vec<CopiedTable>, CopyError> {
     let tables = tables(from, to).await?;
     for Table { name, .. } in &tables {
-        if count(&mut *to, name).await? > 0 {
+        let sql = format!("SELECT EXISTS (SELECT 1 FROM \"{name}\")");
+        if query_scalar::<bool>(AssertSqlSafe(sql)).fetch_one(&mut *to).await? {
             return Err(CopyError::NotEmpty { path: path.to_owned(), table: name.clone() });
         }
     }
     let mut copied = Vec::new();
-    for table in &tables {
+    for table in tables {
         let of_table = |source| CopyError::Table { table: table.name.clone(), source };
-        copy_table(from, to, table).await.map_err(of_table)?;
-    }
-    for Table { name, .. } in tables {
-        let (here, there) = (count(from, &name).await?, count(&mut *to, &name).await?);
+        let there = copy_table(from, to, &table).await.map_err(of_table)?;
+        let here = count(from, &table.name).await?;
         if here != there {
-            return Err(CopyError::Differs { table: name, here, there });
+            return Err(CopyError::Differs { table: table.name, here, there });
         }
-        copied.push(CopiedTable { name, rows: there });
+        copied.push(CopiedTable { name: table.name, rows: there });
     }
     Ok(copied)
 }
@@ -184,39 +189,44 @@ async fn tables(from: &Pool, to: &mut Connection) -> Result<Vec<Table>, CopyErro
     Ok(tables)
 }
 
-/// Copies the rows in the order in which SQLite keeps them. Only a batch of them is in memory.
-async fn copy_table(from: &Pool, to: &mut Connection, table: &Table) -> Result<(), sqlx::Error> {
+/// Copies the rows in the order in which SQLite keeps them, and returns how many arrived. Only a
+/// batch of them is in memory.
+async fn copy_table(from: &Pool, to: &mut Connection, table: &Table) -> Result<i64, sqlx::Error> {
     let sql = format!("SELECT {} FROM \"{}\"", table.column_names(), table.name);
     let mut rows = query(AssertSqlSafe(sql)).fetch(from);
-    let (mut batch, mut bytes) = (Vec::new(), 0);
+    let (mut batch, mut bytes, mut arrived) = (Vec::new(), 0, 0);
     while let Some(row) = rows.next().await {
         let values = table.values(&row?)?;
         bytes += values.iter().map(size).sum::<usize>();
         batch.push(values);
         if batch.len() >= BATCH_ROWS || bytes >= BATCH_BYTES {
-            insert(to, table, core::mem::take(&mut batch)).await?;
+            arrived += insert(to, table, core::mem::take(&mut batch)).await?;
             bytes = 0;
         }
     }
-    if batch.is_empty() { Ok(()) } else { insert(to, table, batch).await }
+    if !batch.is_empty() {
+        arrived += insert(to, table, batch).await?;
+    }
+    Ok(arrived)
 }
 
 async fn insert(
     to: &mut Connection,
     table: &Table,
     batch: Vec<Vec<Value<'static>>>,
-) -> Result<(), sqlx::Error> {
+) -> Result<i64, sqlx::Error> {
     let mut sql = QueryBuilder::new(format!("INSERT INTO \"{}\" ({}) ", table.name, table.column_names()));
     sql.push_values(batch, |mut row, values| {
         for value in values {
             row.push_bind(value);
         }
     });
-    sql.build().execute(to).await.map(drop)
+    let done = sql.build().execute_within(ANSWER_MAX, to).await?;
+    Ok(i64::try_from(done.rows_affected()).unwrap_or(i64::MAX))
 }
 
-async fn count(on: impl Into<On<'_>>, table: &str) -> Result<i64, sqlx::Error> {
-    query_scalar(AssertSqlSafe(format!("SELECT COUNT(*) FROM \"{table}\""))).fetch_one(on).await
+async fn count(of: &Pool, table: &str) -> Result<i64, sqlx::Error> {
+    query_scalar(AssertSqlSafe(format!("SELECT COUNT(*) FROM \"{table}\""))).fetch_one(of).await
 }
 
 fn size(value: &Value<'_>) -> usize {

@@ -28,6 +28,9 @@ const LIST_MAX: Duration = Duration::from_secs(30);
 /// How much longer a replica waits for an answer than PostgreSQL works on it.
 const ON_THE_WAY: Duration = Duration::from_secs(1);
 
+/// The longest wait for a lock while the schema is looked at.
+const LOCK_LIMIT: &str = "SET lock_timeout = '10s'";
+
 /// How long a replica is listed after it was last heard of.
 const LISTED: Duration = Duration::from_secs(600);
 /// How long a replica counts as running after it was last heard of.
@@ -109,7 +112,11 @@ impl Postgres {
             Migration::new(*version, (*name).into(), MigrationType::Simple, sql, false)
         });
         let known = MIGRATIONS.iter().map(|(version, ..)| *version).max().unwrap_or(0);
-        // Replicas that start together wait for each other here.
+        // Replicas that start together wait for each other here. The session of a machine that died
+        // may keep a lock for hours, which must be an error and not a silent wait.
+        let limit = sqlx::raw_sql(LOCK_LIMIT).execute(&mut connection);
+        let of_place = |source| StoreError::Open { path: self.place.clone(), source };
+        answered(ANSWER_MAX, limit).await.map_err(of_place)?;
         let migrator = Migrator::with_migrations(migrations.collect());
         match migrator.run_direct(None, &mut connection, false).await {
             Ok(()) => Ok(()),

@@ -282,6 +282,16 @@ impl<'a, T: Output> Query<'a, T> {
     pub(super) async fn execute(self, on: impl Into<On<'_>>) -> Result<Done, Error> {
         Ok(on_either!(self, on, execute, |done, _row| Done::from(done)))
     }
+
+    /// Like [`Self::execute`], with another wait for the answer of PostgreSQL.
+    pub(super) async fn execute_within(self, within: Duration, to: &mut Connection) -> Result<Done, Error> {
+        Ok(match to {
+            Connection::Sqlite(to) => Done::from(self.bound::<Sqlite>().execute(to).await?),
+            Connection::Postgres(to) => {
+                Done::from(answered(within, self.bound::<Postgres>().execute(to)).await?)
+            }
+        })
+    }
 }
 
 impl<T> Query<'_, T> {

@@ -412,6 +412,22 @@ class Chart(unittest.TestCase):
         alerter = [c for c in pod_template(check)["spec"]["containers"] if c["name"] == "alerter"]
         self.assertIn("STEPWATCH_ADVERTISE_URL", [v["name"] for v in alerter[0]["env"]])
 
+    def test_an_address_of_the_user_replaces_that_of_the_pod(self):
+        address = {"name": "STEPWATCH_ADVERTISE_URL", "value": "http://[$(POD_IP)]:9766"}
+        found = objects(merged(REPLICAS, {"alerter": {"env": [address]}}))
+        pod = pod_template(one(found, "Deployment", "stepwatch-alerter"))
+        variables = pod["spec"]["containers"][0]["env"]
+        self.assertEqual([v["name"] for v in variables], ["POD_IP", "STEPWATCH_ADVERTISE_URL"])
+        self.assertEqual(variables[1], address)
+
+    def test_a_single_replica_stays_until_the_next_one_is_ready(self):
+        found = objects(merged(REPLICAS, {"alerter": {"replicas": 1}}))
+        deployment = one(found, "Deployment", "stepwatch-alerter")["spec"]
+        update = {"maxUnavailable": 0, "maxSurge": 1}
+        self.assertEqual(
+            deployment["strategy"], {"type": "RollingUpdate", "rollingUpdate": update}
+        )
+
     def test_rights_of_the_exporter_follow_the_values(self):
         def container(values):
             daemon_set = one(objects({"exporter": values}), "DaemonSet", "stepwatch-exporter")

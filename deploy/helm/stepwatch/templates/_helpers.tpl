@@ -141,8 +141,12 @@ which are in no certificate.
 {{- fail (print "alerter.web.probe is " .web.probe ": replicas forward requests to the addresses of "
       "pods, which no certificate has. Leave TLS to alerter.ingress or to a service mesh") -}}
 {{- end }}
+{{- $own := false }}
+{{- range .env }}{{ if eq (toString .name) "STEPWATCH_ADVERTISE_URL" }}{{ $own = true }}{{ end }}{{ end }}
 - {name: POD_IP, valueFrom: {fieldRef: {fieldPath: status.podIP}}}
+{{- if not $own }}
 - {name: STEPWATCH_ADVERTISE_URL, value: "http://$(POD_IP):9766"}
+{{- end }}
 {{- end }}
 {{- with .env }}
 {{ toYaml . }}
