@@ -162,12 +162,13 @@ fn ended(mut event: Event, text: &str) -> Event {
 }
 
 /// The message without `[titan] 2026-08-21 10:00:00,000 - root - INFO - `. The process that writes
-/// checkpoints has its rank in place of the name, `[0] `.
+/// checkpoints has its rank in place of the name, `[0] `, or logs as Python does by default.
 fn unwrap<'a>(line: &Line<'a>) -> (&'a str, Option<f64>) {
     let tagged = line.text.strip_prefix('[').and_then(|t| t.split_once(']'));
     let is_ours = |tag: &str| tag == "titan" || !tag.is_empty() && tag.bytes().all(|b| b.is_ascii_digit());
     let message = tagged.filter(|(tag, _)| is_ours(tag)).map_or(line.text, |(_, message)| message);
-    let mut text = message.trim_start();
+    let message = message.trim_start();
+    let mut text = message.strip_prefix("INFO:root:").unwrap_or(message);
     let mut ts = line.ts;
     if let Some((stamp, rest)) = time::lead(text) {
         (text, ts) = (rest, Some(line.unix(stamp)));
