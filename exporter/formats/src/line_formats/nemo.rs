@@ -90,9 +90,9 @@ impl Nemo {
     }
 
     /// NeMo 1's `S3CheckpointIO`: `Uploading checkpoint to s3://b/x-step=24-last.ckpt in
-    /// asynchronous mode, rank 0`, and then `Time elapsed uploading file /dev/shm/tmpx of size 1.5GB
-    /// to s3://b/x-step=24-last.ckpt with chunk_size=64MB and max_concurrency=10: 12.34 seconds`.
-    /// One step may have several files, and is uploaded when all of them are.
+    /// asynchronous mode, rank 0`, and then `Time elapsed uploading file /dev/shm/tmpx of size
+    /// 1.5GB to s3://b/x-step=24-last.ckpt with chunk_size=64MB and max_concurrency=10: 12.34
+    /// seconds`. One step may have several files, and is uploaded when all of them are.
     fn upload(&mut self, line: &Line<'_>) -> Option<Event> {
         if let Some(rest) = behind(line, "] Uploading checkpoint to ") {
             let (path, mode) = rest.split_once(" in ")?;

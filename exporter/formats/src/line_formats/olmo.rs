@@ -241,9 +241,10 @@ impl Olmo {
         Some(background::durable(step, line))
     }
 
-    /// A checkpoint that is written behind the steps, to a bucket: `Uploading 1.2GiB from '/tmp/x' to
-    /// 's3://b/run/step10/model_and_optim/__0_0.distcp'...`. Its last file is `.metadata.json`, which
-    /// rank 0 uploads when all others are there. The sizes are of single files, of ranks that log.
+    /// A checkpoint that is written behind the steps, to a bucket: `Uploading 1.2GiB from '/tmp/x'
+    /// to 's3://b/run/step10/model_and_optim/__0_0.distcp'...`. Its last file is `.metadata.json`,
+    /// which rank 0 uploads when all others are there. The sizes are of single files, of ranks that
+    /// log.
     fn upload(&mut self, text: &str, line: &Line<'_>) -> Option<Event> {
         if let Some(rest) = text.strip_prefix("Uploading ") {
             let (_, target) = rest.split_once("' to '")?;

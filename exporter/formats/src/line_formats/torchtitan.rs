@@ -2,10 +2,10 @@
 //! memory: … tps: 4,376  …`.
 //!
 //! `tps` (`wps` in 2024) is per device. `mfu: N/A` (FP8) is absent. Of an asynchronous checkpoint
-//! torchtitan itself logs only the staging, for which the steps wait. With `async_with_pinned_mem` a
-//! process of `torch.distributed.checkpoint` writes it, and every rank's logs when it begins and
-//! when it is done. A thread, of `async`, logs nothing, so no stage after the save is reported then:
-//! one that never ends would leave the run without a checkpoint.
+//! torchtitan itself logs only the staging, for which the steps wait. With `async_with_pinned_mem`
+//! a process of `torch.distributed.checkpoint` writes it, and every rank's logs when it begins and
+//! when it is done. A thread, of `async`, logs nothing, so no stage after the save is reported
+//! then: one that never ends would leave the run without a checkpoint.
 
 mod model;
 
@@ -228,7 +228,8 @@ mod tests {
         assert_eq!(e[0].extra["path"].as_str(), Some("./outputs/checkpoint/step-1"));
     }
 
-    /// Composed after the format strings of `torch/distributed/checkpoint/_async_process_executor.py`.
+    /// Composed after the format strings of PyTorch's
+    /// `torch/distributed/checkpoint/_async_process_executor.py`.
     #[test]
     fn writes_of_several_ranks_that_fail_and_the_last_save() {
         let p = |rank: u32| format!("[rank{rank}]:[{rank}] 2026-08-21 10:00:00,000 - root - INFO - ");
