@@ -194,6 +194,7 @@ fn checkpoints_and_the_end() {
             (End, "durable", n),
             (Start, "save", last),
             (End, "save", last),
+            (End, "durable", last),
         ]
     );
     assert_eq!(e.last().map(|e| (e.kind, e.step)), Some((Kind::Bye, last)));
