@@ -28,6 +28,11 @@ impl Background {
         line.stage(ckpt::WRITE, Start, Some(step))
     }
 
+    /// This log said that it goes on, and not yet that it is written.
+    pub(crate) fn is_open(&self, step: i64) -> bool {
+        self.open.contains(&step)
+    }
+
     /// It is written. False if this log did not say that it goes on.
     pub(crate) fn end(&mut self, step: i64, line: &Line<'_>, out: &mut Out<'_>) -> bool {
         let is_open = self.open.remove(&step);

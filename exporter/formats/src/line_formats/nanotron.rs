@@ -5,10 +5,10 @@
 //! of 1.25 too, tokens per second in steps of up to 1 %. Recent versions stamp lines without a
 //! year, which is no time; older ones (`10/17/2025 16:31:56`) are read.
 
-use stepwatch_wire::Event;
-use stepwatch_wire::names::metric;
+use stepwatch_wire::names::{ckpt, metric};
+use stepwatch_wire::{CkptPhase, Event};
 
-use crate::format::{Format, Line, Out, Outcome};
+use crate::format::{self, Format, Line, Out, Outcome};
 use crate::pause::Saving;
 use crate::{number, tags, time};
 
@@ -18,6 +18,8 @@ const DIGITS: i32 = 3;
 pub(crate) struct Nanotron {
     last_step: Option<i64>,
     saving: Saving,
+    /// The step of the checkpoint whose upload began last.
+    uploading: Option<i64>,
 }
 
 impl Format for Nanotron {
@@ -33,7 +35,43 @@ impl Format for Nanotron {
         if message.starts_with("Saving checkpoint at ") && self.saving.begin(self.last_step, line, out) {
             return Outcome::Matched;
         }
+        if let Some(event) = self.upload(message, line) {
+            out.push(event);
+            return Outcome::Matched;
+        }
         if line.text.contains("[INFO|") { Outcome::Ignored } else { Outcome::Unmatched }
+    }
+}
+
+impl Nanotron {
+    /// Every node uploads with `s5cmd`: `[S3] Uploading checkpoint in background from /scratch//100
+    /// to s3://b/run//100 (direct link: …)`, and when that command succeeded, `[S3] Successfully
+    /// uploaded 12 files for a total of 1.5GB in 12.3 sec(all files) from /scratch//100 to S3 at
+    /// s3://b/run//100 (direct link: …)`. nanotron counts its lock among the files, so `not all
+    /// files` is no failure. A command that failed is reported until the run ends.
+    fn upload(&mut self, message: &str, line: &Line<'_>) -> Option<Event> {
+        let message = message.strip_prefix("[S3] ")?;
+        let phase = if message.starts_with("Uploading checkpoint in background from ") {
+            CkptPhase::Start
+        } else if message.starts_with("Successfully uploaded ") {
+            CkptPhase::End
+        } else if message.contains(" during process UPLOADING, return code ") {
+            let step = self.uploading.take()?;
+            return Some(line.stage(ckpt::UPLOAD, CkptPhase::Fail, Some(step)));
+        } else {
+            return None;
+        };
+        let (head, _) = message.rsplit_once(" (direct link: ")?;
+        let (before, path) = head.rsplit_once(' ')?;
+        let (step, "") = number::integer(path.rsplit_once('/')?.1)? else { return None };
+        let mut e = line.stage(ckpt::UPLOAD, phase, Some(step));
+        format::at(&mut e, path);
+        self.uploading = Some(step).filter(|_| phase == CkptPhase::Start);
+        if phase == CkptPhase::End {
+            let seconds = before.split_once("B in ").map(|(_, seconds)| seconds);
+            seconds.into_iter().for_each(|seconds| format::took(&mut e, seconds));
+        }
+        Some(e)
     }
 }
 
@@ -102,7 +140,7 @@ mod tests {
     use super::*;
     use crate::LogReader;
     use crate::line_formats::samples::{PLAIN, Sampled, Written};
-    use stepwatch_wire::{CkptPhase, Kind};
+    use stepwatch_wire::{Kind, Value};
 
     impl Sampled for Nanotron {
         const LOGS: &'static [&'static str] = &[include_str!("../../tests/data/nanotron.log")];
@@ -205,5 +243,52 @@ mod tests {
             ]
         );
         assert_eq!(r.counters().ignored, 1);
+    }
+
+    /// Composed after the format strings of `src/nanotron/s3_checkpoints/s3_mover.py`.
+    #[test]
+    fn uploads() {
+        let p = "04/07 10:00:00 [WARNING|DP=0|PP=0|TP=0|node-12]: [S3] ";
+        let link = "(direct link: https://s3.console.aws.amazon.com/s3/buckets/b?region=us-east-1)";
+        let begins = |n: &str| {
+            format!("{p}Uploading checkpoint in background from /scratch//{n} to s3://b/run//{n} {link}")
+        };
+        let ends = |n: &str, files: &str| {
+            format!(
+                "{p}Successfully uploaded 12 files for a total of 1.5GB in 12.3 sec({files}) from /scratch//{n} to S3 at s3://b/run//{n} {link}"
+            )
+        };
+        let fails = format!(
+            "{p}Error running command ['s5cmd', 'cp'] during process UPLOADING, return code 1, return message x"
+        );
+        let (e, _) = read_log(&[
+            &fails,
+            &begins("100"),
+            &ends("100", "all files"),
+            &fails,
+            &begins("200"),
+            &ends("200", "not all files: 13 out of 12"),
+            &begins("300"),
+            &fails,
+            &fails,
+            &begins("latest"),
+            &begins("99999999999999999999"),
+            &format!("{p}Uploading checkpoint in background from /scratch//400"),
+            &format!("{p}Successfully uploaded "),
+        ]);
+        let (start, end, fail) = (CkptPhase::Start, CkptPhase::End, CkptPhase::Fail);
+        assert_eq!(
+            crate::background::stages(&e),
+            [
+                (start, "upload", Some(100)),
+                (end, "upload", Some(100)),
+                (start, "upload", Some(200)),
+                (end, "upload", Some(200)),
+                (start, "upload", Some(300)),
+                (fail, "upload", Some(300)),
+            ]
+        );
+        assert_eq!(e[0].extra["path"].as_str(), Some("s3://b/run//100"));
+        assert_eq!(e[1].extra.get("seconds").and_then(Value::as_f64), Some(12.3));
     }
 }

@@ -4,7 +4,8 @@
 //!
 //! Nothing marks the end of a record: it is published when something else is printed, or when the
 //! log rests. Numbers have four decimals below one and fewer above; no step of theirs is hidden by
-//! dropped zeros.
+//! dropped zeros. OLMo logs the beginning of an upload and not its end, and uploads before it says
+//! that a checkpoint is saved, so only uploads of OLMo-core are a stage.
 
 #[cfg(test)]
 mod tests;
@@ -35,6 +36,11 @@ pub(crate) struct Olmo {
     /// The step that is being saved, and whether that goes on in the background.
     saving: Option<(i64, bool)>,
     background: Background,
+    /// The step whose files are uploaded, and the last one whose files are.
+    uploading: Option<i64>,
+    uploaded: Option<i64>,
+    /// A checkpoint was written behind the steps, so that those count which are said to be durable.
+    is_written: bool,
     /// The step of the checkpoint that is being loaded.
     loading: Option<i64>,
 }
@@ -194,6 +200,7 @@ impl Olmo {
         let behind = |words: &str| text.strip_prefix(words);
         if let Some((step, rest)) = behind("Saving checkpoint for step ").and_then(number::integer) {
             self.saving = Some((step, rest.ends_with("asynchronously...")));
+            self.uploaded = None;
             return Some(placed(line.checkpoint(CkptPhase::Start, Some(step)), rest));
         }
         let saved = behind("Checkpoint for step ").filter(|_| text.contains(" saved"));
@@ -202,12 +209,15 @@ impl Olmo {
                 out.push(line.checkpoint(CkptPhase::End, Some(step)));
             }
             self.background.end(step, line, out);
+            self.is_written = true;
+            self.end_upload(step, line).into_iter().for_each(|e| out.push(e));
             return Some(background::durable(step, line));
         }
+        if let Some(event) = self.upload(text, line) {
+            return Some(event);
+        }
         if let Some(path) = behind("Loading checkpoint from ") {
-            let step = path.trim_end_matches(['.', '\'']).rsplit_once("/step").and_then(|(_, step)| {
-                number::integer(step).filter(|(_, rest)| rest.is_empty()).map(|(step, _)| step)
-            });
+            let step = step_dir(path.trim_end_matches(['.', '\'']));
             self.loading = step;
             return Some(placed(line.stage(ckpt::LOAD, CkptPhase::Start, step), path));
         }
@@ -220,10 +230,45 @@ impl Olmo {
         let ends = text == "Checkpoint saved"
             || text.starts_with("Checkpoint saved to ")
             || text.starts_with("Unsharded checkpoint saved to ");
-        ends.then(|| {
-            let step = self.saving.take().map(|(step, _)| step);
-            line.checkpoint(CkptPhase::End, step.or(self.last_step))
-        })
+        if !ends {
+            return None;
+        }
+        let step = self.saving.take().map(|(step, _)| step).or(self.last_step);
+        let end = line.checkpoint(CkptPhase::End, step);
+        // In a run whose others count when they are written, this one counts now.
+        let Some(step) = step.filter(|_| self.is_written) else { return Some(end) };
+        out.push(end);
+        Some(background::durable(step, line))
+    }
+
+    /// A checkpoint that is written behind the steps, to a bucket: `Uploading 1.2GiB from '/tmp/x'
+    /// to 's3://b/run/step10/model_and_optim/__0_0.distcp'...`. Its last file is `.metadata.json`,
+    /// which rank 0 uploads when all others are there. The sizes are of single files, of ranks that
+    /// log.
+    fn upload(&mut self, text: &str, line: &Line<'_>) -> Option<Event> {
+        if let Some(rest) = text.strip_prefix("Uploading ") {
+            let (_, target) = rest.split_once("' to '")?;
+            let (head, _) = target.rsplit_once("/model_and_optim/")?;
+            let step = step_dir(head)?;
+            let goes_on = self.saving == Some((step, true)) || self.background.is_open(step);
+            if !goes_on || self.uploading == Some(step) || self.uploaded == Some(step) {
+                return None;
+            }
+            self.uploading = Some(step);
+            let mut e = line.stage(ckpt::UPLOAD, CkptPhase::Start, Some(step));
+            format::at(&mut e, head);
+            return Some(e);
+        }
+        let (_, target) = text.strip_prefix("Uploaded ")?.split_once(" to '")?;
+        let step = step_dir(target.strip_suffix("/.metadata.json'")?)?;
+        self.end_upload(step, line)
+    }
+
+    /// All files of a checkpoint are uploaded.
+    fn end_upload(&mut self, step: i64, line: &Line<'_>) -> Option<Event> {
+        self.uploading.take_if(|open| *open == step)?;
+        self.uploaded = Some(step);
+        Some(line.stage(ckpt::UPLOAD, CkptPhase::End, Some(step)))
     }
 
     /// A step came. One after that of an asynchronous save waits for it no longer; one before it is
@@ -264,6 +309,12 @@ impl Olmo {
             Outcome::Unmatched
         }
     }
+}
+
+/// The step in the path of a checkpoint: `/save/step10`.
+fn step_dir(path: &str) -> Option<i64> {
+    let (step, rest) = number::integer(path.rsplit_once("/step")?.1)?;
+    rest.is_empty().then_some(step)
 }
 
 /// Sets where the checkpoint is: `to '/save/step10'...`, `'/save/step10'...`.

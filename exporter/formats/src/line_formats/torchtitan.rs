@@ -2,14 +2,17 @@
 //! memory: … tps: 4,376  …`.
 //!
 //! `tps` (`wps` in 2024) is per device. `mfu: N/A` (FP8) is absent. Of an asynchronous checkpoint
-//! only the staging is logged, for which the steps wait. No line says when it is written, so no
-//! stage after the save is reported: one that never ends would leave the run without a checkpoint.
+//! torchtitan itself logs only the staging, for which the steps wait. With `async_with_pinned_mem`
+//! a process of `torch.distributed.checkpoint` writes it, and every rank's logs when it begins and
+//! when it is done. A thread, of `async`, logs nothing, so no stage after the save is reported
+//! then: one that never ends would leave the run without a checkpoint.
 
 mod model;
 
 use stepwatch_wire::names::{ckpt, metric};
 use stepwatch_wire::{CkptPhase, Event};
 
+use crate::background;
 use crate::format::{self, Format, Line, Out, Outcome};
 use crate::number::{after, find, integer, split_once};
 use crate::time;
@@ -19,6 +22,10 @@ pub(crate) struct Torchtitan {
     last_step: Option<i64>,
     /// The step of the checkpoint that is being loaded.
     loading: Option<i64>,
+    /// Its checkpoints are written by a process that logs it.
+    is_written: bool,
+    /// The last checkpoint is being saved, which is never written behind the steps.
+    is_last: bool,
     model: model::Model,
 }
 
@@ -73,6 +80,9 @@ impl Format for Torchtitan {
 impl Torchtitan {
     /// Checkpoints, the end, and what is only known to be ours.
     fn other(&mut self, text: &str, line: &Line<'_>, out: &mut Out<'_>) -> Outcome {
+        if self.written(text, line, out).is_some() {
+            return Outcome::Matched;
+        }
         let begins = |words: &[&str]| words.iter().any(|w| text.starts_with(w));
         if begins(&["Saving the checkpoint", "Staging the checkpoint"]) {
             out.push(line.checkpoint(CkptPhase::Start, self.last_step));
@@ -82,10 +92,17 @@ impl Torchtitan {
             "Last step checkpoint completed",
         ]) {
             out.push(ended(line.checkpoint(CkptPhase::End, self.last_step), text));
+            // In a run whose others count when they are written, this one counts now.
+            let is_whole = core::mem::take(&mut self.is_last) && self.is_written;
+            if let Some(step) = self.last_step.filter(|_| is_whole) {
+                out.push(background::durable(step, line));
+            }
+        } else if begins(&["Saving a full checkpoint at last step", "Saving a model only checkpoint in "]) {
+            self.is_last = true;
+            return Outcome::Ignored;
         } else if let Some(path) = text.strip_prefix("Loading the checkpoint from ") {
             let path = path.trim_end_matches('.');
-            let step = path.rsplit_once("step-").and_then(|(_, step)| integer(step));
-            let step = step.filter(|(_, rest)| rest.is_empty()).map(|(step, _)| step);
+            let step = step_of(path);
             let mut e = line.stage(ckpt::LOAD, CkptPhase::Start, step);
             format::at(&mut e, path);
             self.loading = step;
@@ -100,6 +117,40 @@ impl Torchtitan {
         }
         Outcome::Matched
     }
+
+    /// What the process that writes checkpoints says. All ranks wait for each other before one of
+    /// them is done, so the checkpoint is whole then.
+    fn written(&mut self, text: &str, line: &Line<'_>, out: &mut Out<'_>) -> Option<()> {
+        let (phase, path) =
+            if let Some(path) = text.strip_prefix("Received async checkpoint request with id=") {
+                (CkptPhase::Start, path)
+            } else if let Some(rest) = text.strip_prefix("Checkpoint save failed for checkpoint_id=") {
+                (CkptPhase::Fail, rest.split_once(": ").map_or(rest, |(path, _)| path))
+            } else {
+                // `Submitted` until 2025.
+                let rest = ["Completed", "Submitted"].iter().find_map(|word| text.strip_prefix(word))?;
+                let rest = rest.strip_prefix(" checkpoint save request for checkpoint_id=")?;
+                (
+                    CkptPhase::End,
+                    rest.strip_prefix("_CheckpointRequestIdentifier(checkpoint_id='")?.split_once('\'')?.0,
+                )
+            };
+        let step = step_of(path)?;
+        self.is_written = true;
+        let mut e = line.stage(ckpt::WRITE, phase, Some(step));
+        format::at(&mut e, path);
+        out.push(e);
+        if phase == CkptPhase::End {
+            out.push(background::durable(step, line));
+        }
+        Some(())
+    }
+}
+
+/// The step in the path of a checkpoint: `outputs/checkpoint/step-1000`.
+fn step_of(path: &str) -> Option<i64> {
+    let (step, rest) = integer(path.rsplit_once("step-")?.1)?;
+    rest.is_empty().then_some(step)
 }
 
 /// Sets how long it took: `… (or staging if async is enabled)in 1.23 seconds.`, `… completed in
@@ -110,9 +161,14 @@ fn ended(mut event: Event, text: &str) -> Event {
     event
 }
 
-/// The message without `[titan] 2026-08-21 10:00:00,000 - root - INFO - `.
+/// The message without `[titan] 2026-08-21 10:00:00,000 - root - INFO - `. The process that writes
+/// checkpoints has its rank in place of the name, `[0] `, or logs as Python does by default.
 fn unwrap<'a>(line: &Line<'a>) -> (&'a str, Option<f64>) {
-    let mut text = line.text.strip_prefix("[titan]").unwrap_or(line.text).trim_start();
+    let tagged = line.text.strip_prefix('[').and_then(|t| t.split_once(']'));
+    let is_ours = |tag: &str| tag == "titan" || !tag.is_empty() && tag.bytes().all(|b| b.is_ascii_digit());
+    let message = tagged.filter(|(tag, _)| is_ours(tag)).map_or(line.text, |(_, message)| message);
+    let message = message.trim_start();
+    let mut text = message.strip_prefix("INFO:root:").unwrap_or(message);
     let mut ts = line.ts;
     if let Some((stamp, rest)) = time::lead(text) {
         (text, ts) = (rest, Some(line.unix(stamp)));
@@ -133,6 +189,7 @@ mod tests {
         const LOGS: &'static [&'static str] = &[
             include_str!("../../tests/data/torchtitan_stdout.log"),
             include_str!("../../tests/data/torchtitan_2026.log"),
+            WRITES,
         ];
         const WRITTEN: &'static [Written] = &[Written {
             line: "[rank0]:[titan] 2026-05-18 16:04:48,577 - root - INFO - step: §⟨  loss:  ¤⟩  grad_norm:  0.5443  memory:  9.46GiB(64.99%)  tps: 7,313  tflops: 0.52  mfu: 0.17%",
@@ -148,6 +205,71 @@ mod tests {
         }
         out.retain(|e| e.kind != Kind::Hello);
         (out, r)
+    }
+
+    const WRITES: &str = include_str!("../../tests/data/torchtitan_async.log");
+
+    #[test]
+    fn the_process_that_writes_says_when() {
+        let (e, _) = read(&WRITES.lines().collect::<Vec<_>>());
+        let (start, end) = (CkptPhase::Start, CkptPhase::End);
+        let (first, n) = (Some(1), Some(800));
+        assert_eq!(
+            crate::background::stages(&e),
+            [
+                (start, "write", first),
+                (end, "write", first),
+                (end, "durable", first),
+                (start, "save", n),
+                (end, "save", n),
+                (start, "write", n),
+            ]
+        );
+        assert_eq!(e[0].extra["path"].as_str(), Some("./outputs/checkpoint/step-1"));
+    }
+
+    /// Composed after the format strings of PyTorch's
+    /// `torch/distributed/checkpoint/_async_process_executor.py`.
+    #[test]
+    fn writes_of_several_ranks_that_fail_and_the_last_save() {
+        let p = |rank: u32| format!("[rank{rank}]:[{rank}] 2026-08-21 10:00:00,000 - root - INFO - ");
+        let titan = "[rank0]:[titan] 2026-08-21 10:00:00,000 - root - INFO - ";
+        let id = "_CheckpointRequestIdentifier(checkpoint_id='o/step-20', uuid='3')";
+        let received = |rank| format!("{}Received async checkpoint request with id=o/step-20", p(rank));
+        let completed = |rank| format!("{}Completed checkpoint save request for checkpoint_id={id}", p(rank));
+        let (e, _) = read(&[
+            STEP,
+            &received(1),
+            "[rank0]:INFO:root:Received async checkpoint request with id=o/step-20",
+            &completed(1),
+            &completed(0),
+            &format!("{}Checkpoint save failed for checkpoint_id=o/step-30: [Errno 28] step-9", p(0)),
+            &format!("{titan}Saving a full checkpoint at last step, step 20."),
+            &format!("{titan}Last step checkpoint completed in 2.50s"),
+            &format!("{}Received async checkpoint request with id=None", p(0)),
+            &format!("{}Received async checkpoint request with id=o/step-99999999999999999999", p(0)),
+            &format!(
+                "{}Completed checkpoint save request for checkpoint_id=_CheckpointRequestIdentifier(",
+                p(0)
+            ),
+        ]);
+        let (start, end, fail, n) = (CkptPhase::Start, CkptPhase::End, CkptPhase::Fail, Some(20));
+        assert_eq!(
+            crate::background::stages(&e),
+            [
+                (start, "write", n),
+                (start, "write", n),
+                (end, "write", n),
+                (end, "durable", n),
+                (end, "write", n),
+                (end, "durable", n),
+                (fail, "write", Some(30)),
+                (end, "save", n),
+                (end, "durable", n),
+            ]
+        );
+        let ranks: Vec<_> = e.iter().filter(|e| e.kind == Kind::Ckpt).map(|e| e.rank).collect();
+        assert_eq!(ranks[..4], [Some(1), Some(0), Some(1), Some(1)]);
     }
 
     const STEP: &str = concat!(

@@ -4,7 +4,7 @@ use super::*;
 use crate::LogReader;
 use crate::background::stages;
 use crate::line_formats::samples::{PLAIN, Sampled, Written};
-use stepwatch_wire::{Edge, Kind};
+use stepwatch_wire::{Edge, Kind, Value};
 
 impl Sampled for Nemo {
     const LOGS: &'static [&'static str] = &[
@@ -115,6 +115,64 @@ fn checkpoints() {
     assert_eq!(stages(&read(&[&save]).0), [(End, "save", n)], "a save that is not asynchronous");
     let other = save.replace("Rank: 0", "Rank: 1");
     assert!(read(&[&other]).0.is_empty(), "each rank prints it");
+}
+
+/// Composed after the format strings of `nemo/utils/callbacks/s3_checkpoint_io.py` and
+/// `nemo/utils/s3_utils.py`.
+#[test]
+fn uploads_to_s3() {
+    use CkptPhase::{End, Fail, Start};
+    let p = "[NeMo I 2026-02-17 17:58:41 s3_checkpoint_io:183]";
+    let begins = |path: &str, rank: u32| {
+        format!("{p} Uploading checkpoint to {path} in asynchronous mode, rank {rank}")
+    };
+    let ends = |path: &str| {
+        format!(
+            "{p} Time elapsed uploading file /dev/shm/tmpx of size 1.5GB to {path} with chunk_size=64MB and max_concurrency=10: 12.34 seconds"
+        )
+    };
+    let bytes = format!(
+        "{p} Time elapsed uploading bytes buffer to s3://b/step=48.ckpt with chunk_size=64MB and max_concurrency=10: nan seconds"
+    );
+    let (file, last) =
+        ("s3://b/gpt--val_loss=5.00-step=24-consumed_samples=96.ckpt", "s3://b/step=24-last.ckpt");
+    let (e, _) = read(&[
+        &begins(file, 0),
+        &begins("s3://b/mp_rank_01/step=24.ckpt", 1),
+        &begins(last, 0),
+        &ends(file),
+        &ends("s3://b/mp_rank_01/step=24.ckpt"),
+        &ends(last),
+        &begins("s3://b/step=48.ckpt", 0),
+        &bytes,
+        &begins("s3://b/step=72.ckpt", 0),
+        "[NeMo E 2026-02-17 17:59:41 s3_checkpoint_io:152] Failed to upload /dev/shm/tmpx to s3://b/step=72.ckpt, exception: timed out",
+        &begins("s3://b/nothing.ckpt", 0),
+        &begins("s3://b/step=99999999999999999999.ckpt", 0),
+        &ends(file),
+    ]);
+    let (n, next, third) = (Some(24), Some(48), Some(72));
+    assert_eq!(
+        stages(&e),
+        [
+            (Start, "upload", n),
+            (Start, "upload", n),
+            (End, "upload", n),
+            (Start, "upload", next),
+            (End, "upload", next),
+            (Start, "upload", third),
+            (Fail, "upload", third),
+        ]
+    );
+    let seconds: Vec<_> = e.iter().map(|e| e.extra.get("seconds").and_then(Value::as_f64)).collect();
+    assert_eq!(seconds[2..5], [Some(12.34), None, None]);
+    let many: Vec<String> = (0..99).map(|n| begins(&format!("s3://b/step={n}.ckpt"), 0)).collect();
+    let mut format = Nemo::default();
+    let inner = core::cell::Cell::new(None);
+    for text in &many {
+        format.upload(&Line { text, raw: text, ts: None, utc_offset: 0.0, inner: &inner });
+    }
+    assert_eq!(format.uploads.len(), MAX_UPLOADS);
 }
 
 /// Composed after the format string of `nemo/lightning/io/pl.py`.

@@ -194,6 +194,7 @@ fn checkpoints_and_the_end() {
             (End, "durable", n),
             (Start, "save", last),
             (End, "save", last),
+            (End, "durable", last),
         ]
     );
     assert_eq!(e.last().map(|e| (e.kind, e.step)), Some((Kind::Bye, last)));
@@ -207,6 +208,61 @@ fn checkpoints_and_the_end() {
         "{p}Saving checkpoint for step 10 to '/c/step10' asynchronously...\n{p}Checkpoint for step 10 saved successfully\n{p}[step=11/1000]\n"
     ));
     assert_eq!(stages(&quick.0), [(Start, "save", n), (End, "save", n), (End, "durable", n)]);
+}
+
+/// Composed after the format strings of OLMo-core's `src/olmo_core/io.py`.
+#[test]
+fn uploads_of_what_is_written_behind_the_steps() {
+    use CkptPhase::{End, Start};
+    let p = "2026-06-22 10:00:00.123\th:0\tolmo_core.io:62\tINFO\t";
+    let dir = "s3://b/run/step10";
+    let begins = |file: &str| format!("{p}Uploading 1.2GiB from '/tmp/x' to '{dir}/{file}'...\n");
+    let ends = |file: &str| format!("{p}Uploaded 1.2GiB to '{dir}/{file}'\n");
+    let saves = format!("{p}Saving checkpoint for step 10 to '{dir}' asynchronously...\n");
+    let model = ["model_and_optim/__0_0.distcp", "model_and_optim/__0_1.distcp", "model_and_optim/.metadata"];
+    let files = model.map(&begins).concat() + &model.map(&ends).concat();
+    let done = format!("{p}Checkpoint for step 10 saved successfully\n");
+    let log = [
+        format!("{p}[step=10/1000]\n"),
+        saves.clone(),
+        begins("train/rank0.pt") + &ends("train/rank0.pt"),
+        begins(model[0]),
+        format!("{p}[step=11/1000]\n"),
+        files,
+        begins(".metadata.json") + &ends(".metadata.json"),
+        begins(model[1]),
+        begins("config.json") + &ends("config.json"),
+        done.clone(),
+        begins(model[1]),
+        format!("{p}Uploaded 1.2GiB to '{dir}\n{p}Uploading 1.2GiB from 'x\n"),
+        format!("{p}Saving checkpoint for step 12 to 's3://b/run/step12'...\n"),
+        begins(model[0]).replace("step10", "step12"),
+        format!("{p}Checkpoint saved\n"),
+    ];
+    let (e, _) = read(&log.concat());
+    let (n, last) = (Some(10), Some(12));
+    assert_eq!(
+        stages(&e),
+        [
+            (Start, "save", n),
+            (Start, "upload", n),
+            (End, "save", n),
+            (Start, "write", n),
+            (End, "upload", n),
+            (End, "write", n),
+            (End, "durable", n),
+            (Start, "save", last),
+            (End, "save", last),
+            (End, "durable", last),
+        ]
+    );
+    let upload = e.iter().filter(|e| e.ckpt == Some(Start)).nth(1).unwrap();
+    assert_eq!(upload.extra["path"].as_str(), Some(dir));
+    let cut = [saves, begins(model[0]), done].concat();
+    assert_eq!(
+        stages(&read(&cut).0),
+        [(Start, "save", n), (Start, "upload", n), (End, "save", n), (End, "upload", n), (End, "durable", n)]
+    );
 }
 
 #[test]
