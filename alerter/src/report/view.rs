@@ -54,7 +54,8 @@ pub(crate) struct RunReport {
     pub seconds_between_interruptions: Option<f64>,
     /// Attempts whose start was seen and that made a step.
     pub starts: u32,
-    /// The mean time from the first report of such an attempt to its first step, loading included.
+    /// The mean time from the allocation of such an attempt, or else its first report, to its first
+    /// step, loading included.
     pub seconds_to_first_step: Option<f64>,
     /// The share of its time in which steps waited for checkpoints to be saved.
     pub save_share: Option<f64>,

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use stepwatch_wire::Event;
+use stepwatch_wire::{Event, Value};
 
 use super::node::Node;
 use super::run::Run;
@@ -65,6 +65,9 @@ impl Monitor {
         }
         if event.name.as_deref() == Some("job") {
             self.placement.set_jobs(now, name, node.state.jobs.described().map(|(job, _)| job));
+            if event.code == Some(0) && news.changed {
+                self.job_left(now, name, event);
+            }
         }
         if news.reading {
             for run in self.compare(now, name) {
@@ -90,6 +93,18 @@ impl Monitor {
             }
         }
         self.with_node(now, name, news.changed || news.setup.is_some(), out);
+    }
+
+    /// A job that the node had is there no more.
+    fn job_left(&mut self, now: Ts, node: &str, event: &Event) {
+        let Some(job) = event.extra.get("job").and_then(Value::as_str) else { return };
+        let at = event.ts.map_or(now, Ts::from_secs_f64).min(now);
+        for name in self.placement.on(node) {
+            if let Some(run) = self.runs.get_mut(name) {
+                run.released(at, job);
+                self.dirty.insert(Key::Run(name.clone()));
+            }
+        }
     }
 
     /// Records that a run reports a new configuration. The first one is no change.

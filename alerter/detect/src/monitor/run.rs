@@ -23,13 +23,15 @@ use crate::run::{
     StartPhase, Steps, declared, phase_class,
 };
 use crate::sample::{Extra, Parts, Reading, StepClass, StepSample};
-use stepwatch_model::time::Ts;
+use stepwatch_model::time::{Span, Ts};
 use stepwatch_model::{Course, Finding};
 use stepwatch_model::{Fact, clause};
 use stepwatch_model::{Origin, SaveCost};
 
 /// The number of steps whose class is kept.
 const CLASSES_KEPT: usize = 16;
+/// An exporter finds a process within this, unless the exporter was not there when it began.
+const FOUND_WITHIN: Span = Span::secs(600);
 
 /// Counters of samples that were evaluated or dropped.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -200,8 +202,20 @@ impl Run {
         if is_rank {
             self.state.starts(&g, greeter);
         }
+        // A process that is found late, or that was restarted before anybody knew of the run, may
+        // have trained in the meantime.
+        let is_late = g.found && g.plausible(g.started).is_some_and(|began| at - began > FOUND_WITHIN);
+        let is_again = number(hello::RESTARTS).is_some_and(|restarts| restarts > 0.0);
+        let is_seen = !(is_late || is_again && self.state.ledger.is_new());
+        let given = g.plausible(g.allocated).filter(|_| is_seen);
         let size = self.size();
-        self.state.ledger.greeted(at, word(hello::JOB), size);
+        self.state.ledger.greeted(at, word(hello::JOB), given, size);
+    }
+
+    /// A job left a node of the run.
+    pub(super) fn released(&mut self, at: Ts, job: &str) {
+        let size = self.size();
+        self.state.ledger.released(at, job, size);
     }
 
     fn leave(&mut self, now: Ts, at: Ts, e: &Event) {

@@ -12,6 +12,7 @@
 //! Times are those of the events, so a record that arrives late counts for when it happened.
 
 mod energy;
+mod held;
 mod hours;
 mod totals;
 mod usual_step;
@@ -19,6 +20,7 @@ mod usual_step;
 use serde::{Deserialize, Serialize};
 
 pub use self::energy::{Energy, EnergyConfig};
+use self::held::LONGEST_LAUNCH;
 use self::hours::Hours;
 pub use self::hours::{HOUR, HourTotals, RunHour};
 pub use self::totals::{Counts, TimeState, Totals};
@@ -46,6 +48,8 @@ pub(crate) struct Accounts {
     /// Time that is accounted and not that of GPUs, until their number is known.
     unsized_time: Vec<(TimeState, i64)>,
     hours: Hours,
+    /// Of a run that is forgotten: all before is accounted.
+    until: Option<Ts>,
 }
 
 /// What a run costs while it lasts.
@@ -114,6 +118,11 @@ pub struct Ledger {
     closed: bool,
     /// First report of a new process since `at`.
     greeted: Option<Ts>,
+    /// The job was seen to leave a node then.
+    released: Option<Ts>,
+    /// Time right before the attempt that is not accounted, because no GPUs are known to be held.
+    /// It has no beginning if no attempt was before.
+    gap: Option<(Option<Ts>, Ts)>,
     /// The job of the attempt, and that of the process that greeted last.
     job: Option<String>,
     next_job: Option<String>,
@@ -191,10 +200,15 @@ impl Ledger {
 
     /// What is accounted, if anything is: nothing more comes.
     pub(crate) fn take_accounts(&mut self, size: Size) -> Option<Box<Accounts>> {
+        if let Some(released) = self.released {
+            self.left.get_or_insert(Left::Died(released));
+            self.close(size);
+        }
         self.settle_beyond(size);
         let at = self.at;
         let mut accounts = self.accounts.take()?;
         accounts.hours.settle(at, at);
+        accounts.until = accounts.until.max(at);
         // Whoever comes back may have other GPUs.
         accounts.unsized_time.clear();
         Some(accounts)
@@ -220,16 +234,25 @@ impl Ledger {
     }
 
     /// A process of the run reports for the first time. What happened before the last step was of
-    /// its attempt: exporters repeat what they said, and clocks differ.
-    pub(crate) fn greeted(&mut self, at: Ts, job: Option<&str>, size: Size) {
-        if self.is_before(at) {
+    /// its attempt: exporters repeat what they said, and clocks differ. `given` is when its job got
+    /// its GPUs, if that is known.
+    pub(crate) fn greeted(&mut self, at: Ts, job: Option<&str>, given: Option<Ts>, size: Size) {
+        let given = given.filter(|given| *given <= at && at - *given <= LONGEST_LAUNCH);
+        if let Some(given) = given {
+            self.was_given(given, job, size);
+        }
+        // A job leaves a node a little later than is seen, and the next one may be there by then.
+        let is_closed_by = |left: Left| self.closed && left.at() <= at;
+        if self.is_before(at) && !self.left.is_some_and(is_closed_by) {
             return;
         }
         let other_job = self.job.as_deref().zip(job).is_some_and(|(had, new)| had != new);
         self.next_job = job.map(str::to_owned).or(self.next_job.take());
         if self.at.is_none() {
-            (self.at, self.starting, self.job) = (Some(at), true, self.next_job.clone());
-            self.gpus = size.gpus;
+            let until = self.accounts.as_ref().and_then(|accounts| accounts.until);
+            let begun = given.filter(|given| until.is_none_or(|until| *given >= until)).unwrap_or(at);
+            (self.at, self.starting, self.job) = (Some(begun), true, self.next_job.clone());
+            (self.gap, self.gpus) = (Some((until, begun)), size.gpus);
             return;
         }
         if self.starting && self.left.is_none() && self.job.is_none() {
@@ -237,8 +260,12 @@ impl Ledger {
             self.job.clone_from(&self.next_job);
         }
         let greeted = *self.greeted.get_or_insert(at);
-        if other_job || self.left.is_some() && self.starting {
-            self.leave(greeted, size);
+        let given = given.filter(|given| other_job || self.is_given_anew(*given));
+        if given.is_some() || other_job || self.left.is_some() && self.starting {
+            // Another job may have waited with its GPUs until the attempt before it ended.
+            let left = self.left.map(|left| left.at().min(at));
+            let begun = given.map_or(greeted, |given| given.max(left.unwrap_or(given)));
+            self.leave(begun, given.is_some(), size);
             self.starting = true;
         }
     }
@@ -278,6 +305,9 @@ impl Ledger {
         if let Some(left) = self.left {
             self.close_at(left.at(), size);
             self.closed = true;
+            if let Some(released) = self.released {
+                self.hold(released, size);
+            }
         }
     }
 
@@ -328,7 +358,7 @@ impl Ledger {
             // A load since is of the new attempt, and a save or an evaluation of the one before.
             let loading = core::mem::take(&mut self.declared[Declared::Loading as usize]);
             let greeted = self.greeted;
-            self.leave(greeted.unwrap_or(s.at), size);
+            self.leave(greeted.unwrap_or(s.at), false, size);
             self.declared[Declared::Loading as usize] = loading;
             self.starting = greeted.is_some();
         }
@@ -365,7 +395,7 @@ impl Ledger {
     fn begin(&mut self, at: Ts) {
         self.settle_hours(at);
         (self.at, self.declared) = (Some(at), [0; 3]);
-        (self.left, self.closed, self.greeted) = (None, false, None);
+        (self.left, self.closed, self.greeted, self.released) = (None, false, None, None);
     }
 
     /// What was accounted since the last time is of the time from then on.
@@ -376,34 +406,48 @@ impl Ledger {
     }
 
     /// Accounts the time from the last step of the attempt that was left to the beginning of the
-    /// next one.
-    fn leave(&mut self, begun: Ts, size: Size) {
+    /// next one, to whose job GPUs were `given` then, if that is known.
+    fn leave(&mut self, begun: Ts, given: bool, size: Size) {
         self.usual.settle();
         let begun = begun.max(self.at.unwrap_or(begun));
+        if let Some(released) = self.released {
+            // Whoever let the job go without a word has not ended well.
+            self.left.get_or_insert(Left::Died(released));
+        }
         let is_over = matches!(self.left, Some(Left::Over(_)));
         // The GPUs were those of the attempt that was left.
         let size_before = Size { gpus: self.gpus.or(size.gpus), ..size };
         let between = match self.left {
-            Some(left) => (begun - self.close_at(left.at().min(begun), size)).0.max(0),
+            Some(left) => {
+                self.close_at(left.at().min(begun), size);
+                self.hold(begun, size);
+                (begun - self.at.unwrap_or(begun)).0.max(0)
+            }
             // Of the time after its last step only that is known which it declared.
             None => self.add_declared((begun - self.at.unwrap_or(begun)).0, size_before),
         };
         if let (None, Some(accounts)) = (self.left, &mut self.accounts) {
             accounts.interrupted();
         }
-        match (&self.job, &self.next_job) {
+        let held = match (&self.job, &self.next_job) {
             // The GPUs were given back, and may have been used by others.
-            _ if is_over => {}
-            (Some(job), Some(next)) if job != next => {}
-            (Some(_), Some(_)) => self.add(TimeState::Down, between, size_before),
-            _ => self.add(TimeState::Unknown, between, size_before),
+            _ if is_over || given => None,
+            (Some(job), Some(next)) if job != next => None,
+            (Some(_), Some(_)) => Some(TimeState::Down),
+            _ => Some(TimeState::Unknown),
+        };
+        // Nobody knows of what is not accounted here whether it was held, until the job says so.
+        let end = Ts(begun.0.saturating_sub(between));
+        self.gap = held.is_none().then_some((Some(end), begun));
+        if let Some(state) = held {
+            self.add(state, between, size_before);
         }
         (self.job, self.gpus) = (self.next_job.take(), size.gpus);
         self.begin(begun);
     }
 
-    /// Accounts the time from the last step to the end of the attempt, and returns that end.
-    fn close_at(&mut self, at: Ts, size: Size) -> Ts {
+    /// Accounts the time from the last step to the end of the attempt.
+    fn close_at(&mut self, at: Ts, size: Size) {
         let size = Size { gpus: self.gpus.or(size.gpus), ..size };
         self.settle_beyond(size);
         self.usual.settle();
@@ -433,7 +477,6 @@ impl Ledger {
         }
         self.settle_hours(gone);
         (self.at, self.declared, self.line) = (Some(gone), [0; 3], None);
-        gone
     }
 
     /// Accounts what was declared, and returns what is left of the time.

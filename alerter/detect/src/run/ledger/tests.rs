@@ -90,7 +90,7 @@ impl Bench {
     }
 
     fn start(&mut self, loading: i64, starting: i64) {
-        self.ledger.greeted(Ts(self.now), Some(&self.job.to_string()), SIZE);
+        self.ledger.greeted(Ts(self.now), Some(&self.job.to_string()), None, SIZE);
         self.pass(TimeState::Loading, loading);
         self.ledger.declared(Declared::Loading, Ts(self.now), Span(loading));
         self.pass(TimeState::Starting, starting);
@@ -222,7 +222,7 @@ proptest! {
             // Their number is known, and is another, from time to time.
             let size = Size { gpus: Some((*step % 3) as u32 * 8).filter(|gpus| *gpus > 0), ..SIZE };
             match what {
-                0 => ledger.greeted(Ts(*at), Some(&(at % 3).to_string()), size),
+                0 => ledger.greeted(Ts(*at), Some(&(at % 3).to_string()), None, size),
                 1 => ledger.died(Ts(*at)),
                 2 => ledger.over(Ts(*at)),
                 3 => ledger.fell_silent(Ts(*at)),
@@ -328,7 +328,7 @@ fn a_load_of_an_attempt_that_makes_no_step_is_none_of_the_next_one() {
     let mut bench = Bench::started();
     bench.ledger.died(Ts(bench.now));
     bench.pass(TimeState::Down, 10_000);
-    bench.ledger.greeted(Ts(bench.now), Some("0"), SIZE);
+    bench.ledger.greeted(Ts(bench.now), Some("0"), None, SIZE);
     bench.pass(TimeState::Down, 300_000);
     bench.ledger.declared(Declared::Loading, Ts(bench.now), Span(300_000));
     bench.ledger.died(Ts(bench.now));
@@ -341,7 +341,7 @@ fn a_load_of_an_attempt_that_makes_no_step_is_none_of_the_next_one() {
 fn a_rank_that_is_replaced_stops_no_run_that_goes_on() {
     let mut bench = Bench::started();
     bench.ledger.died(Ts(bench.now + 2000));
-    bench.ledger.greeted(Ts(bench.now + 5000), Some("0"), SIZE);
+    bench.ledger.greeted(Ts(bench.now + 5000), Some("0"), None, SIZE);
     bench.apply(&Act::Steps(3));
     bench.check();
 }
@@ -352,7 +352,7 @@ fn what_is_repeated_later_changes_nothing() {
     bench.apply(&Act::Steps(5));
     let earlier = Ts(bench.now - 25_000);
     bench.ledger.died(earlier);
-    bench.ledger.greeted(earlier, Some("0"), SIZE);
+    bench.ledger.greeted(earlier, Some("0"), None, SIZE);
     bench.ledger.declared(Declared::Saving, earlier, Span::secs(30));
     bench.apply(&Act::Slow(600_000));
     bench.check();
@@ -419,19 +419,19 @@ fn a_job_that_is_named_by_a_later_word_is_that_of_the_attempt() {
             reported: None,
             watched: true,
         };
-        ledger.greeted(Ts(0), None, SIZE);
+        ledger.greeted(Ts(0), None, None, SIZE);
         if !named_after_a_step {
-            ledger.greeted(Ts(1000), Some("77"), SIZE);
+            ledger.greeted(Ts(1000), Some("77"), None, SIZE);
         }
         ledger.steps(line(60_000, 1, StepClass::First), SIZE);
         ledger.steps(line(70_000, 2, StepClass::Train), SIZE);
         if named_after_a_step {
-            ledger.greeted(Ts(75_000), Some("77"), SIZE);
+            ledger.greeted(Ts(75_000), Some("77"), None, SIZE);
         }
         ledger.steps(line(80_000, 3, StepClass::Train), SIZE);
         ledger.died(Ts(80_000));
-        ledger.greeted(Ts(380_000), None, SIZE);
-        ledger.greeted(Ts(381_000), Some("77"), SIZE);
+        ledger.greeted(Ts(380_000), None, None, SIZE);
+        ledger.greeted(Ts(381_000), Some("77"), None, SIZE);
         ledger.steps(line(400_000, 3, StepClass::First), SIZE);
         let seconds = |state| ledger.totals().seconds(state);
         assert_eq!((seconds(TimeState::Down), seconds(TimeState::Unknown)), (300.0, 0.0));

@@ -34,11 +34,11 @@ states! {
     Stalled "stalled" "No step, and nothing declared that explains it.";
     Saving "saving" "Steps waited for a checkpoint to be saved.";
     Loading "loading" "A checkpoint was loaded.";
-    Starting "starting" "From the first report of an attempt to its first step.";
+    Starting "starting" "From the allocation of an attempt, or its first report, to its first step.";
     Evaluating "evaluating" "Steps waited for an evaluation.";
     Recomputing "recomputing" "Steps that the run had made before a restart.";
     Down "down" "Between two attempts of one job, and the step that the first did not end.";
-    Idle "idle" "From the last step of an attempt to its end.";
+    Idle "idle" "From the last step of an attempt to its end, and until its GPUs are given back.";
     Unknown "unknown" "Nothing was received, or it is not known whether the job held its GPUs.";
 }
 
