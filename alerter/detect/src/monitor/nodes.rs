@@ -65,6 +65,9 @@ impl Monitor {
         }
         if event.name.as_deref() == Some("job") {
             self.placement.set_jobs(now, name, node.state.jobs.described().map(|(job, _)| job));
+            if news.changed {
+                self.jobs_changed(name);
+            }
         }
         if news.reading {
             for run in self.compare(now, name) {
@@ -332,6 +335,7 @@ impl Monitor {
                 run.state.set_up(now, &node, setup);
             }
         }
+        self.count_held(name);
     }
 
     /// Removes a run that is about to be forgotten from its nodes.
