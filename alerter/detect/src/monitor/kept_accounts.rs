@@ -90,16 +90,16 @@ mod tests {
 
     #[test]
     fn time_is_counted_by_the_devices_of_a_process_and_not_at_all_if_nobody_knows_them() {
-        let mut monitor = Monitor::default();
-        let mut counts = |run: &str, gpus: &str| {
-            live_on(&mut monitor, run, START, gpus);
-            [TimeState::Starting, TimeState::Productive].map(|state| gpu_seconds(&monitor, run, state))
+        let counts = |gpus: &str| {
+            let mut monitor = Monitor::default();
+            live_on(&mut monitor, "r", START, gpus);
+            [TimeState::Starting, TimeState::Productive].map(|state| gpu_seconds(&monitor, "r", state))
         };
         // 10 s until the first step, and 29 steps of 10 s, of 8 GPUs and of one.
-        assert_eq!(counts("jax", r#""world":1,"devices":8"#), [Some(80.0), Some(2320.0)]);
-        assert_eq!(counts("one", r#""world":1,"cuda_visible_devices":"5""#), [Some(10.0), Some(290.0)]);
-        assert_eq!(counts("any", r#""world":1,"cuda_visible_devices":"0,1""#), [None, None]);
-        assert_eq!(counts("unsaid", r#""world":1"#), [None, None]);
+        assert_eq!(counts(r#""world":1,"devices":8"#), [Some(80.0), Some(2320.0)]);
+        assert_eq!(counts(r#""world":1,"cuda_visible_devices":"5""#), [Some(10.0), Some(290.0)]);
+        assert_eq!(counts(r#""world":1,"cuda_visible_devices":"0,1""#), [None, None]);
+        assert_eq!(counts(r#""world":1"#), [None, None]);
     }
 
     #[test]
