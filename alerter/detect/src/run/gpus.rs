@@ -10,6 +10,8 @@ use super::state::number;
 /// No job has more devices: a larger number is a mistake.
 const MAX_DEVICES: u32 = 1 << 20;
 
+const JAX: &str = "jax";
+
 /// What is known of the GPUs of a run beside the number of its processes.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct KnownGpus {
@@ -82,9 +84,11 @@ impl RunState {
     /// Whether each process has one GPU. The processes of a node that see the same GPUs share them.
     fn has_one_gpu_each(&self) -> bool {
         let world = self.world.unwrap_or(0);
+        // JAX has one process for all GPUs of a node.
+        let has_several = self.labels.get("framework").is_some_and(|framework| framework == JAX);
         let [first, other] = self.said_of_gpus();
         match first.visible.max(other.visible) {
-            None => world > 1,
+            None => world > 1 && !has_several,
             Some(0) => false,
             Some(1) => world > 0,
             Some(seen) => self.nodes_heard().is_some() && self.nodes.values().all(|here| *here >= seen),
@@ -153,6 +157,8 @@ mod tests {
         assert_eq!(run(1, 1, &seen("3")).gpus(), Some(1));
         assert_eq!(run(1, 1, &seen("0,1,2,3")).gpus(), None, "it may use any of them");
         assert_eq!(run(1, 1, &seen("-1")).gpus(), None);
+        let jax = r#","framework":"jax""#;
+        assert_eq!(run(4, 1, jax).gpus(), None, "each may have all GPUs of its node");
         // Each of 8 processes of a node sees the 8 GPUs that they share.
         assert_eq!(run(16, 8, &seen("0,1,2,3,4,5,6,7")).gpus(), Some(16));
         assert_eq!(run(4, 2, &seen("0,1,2,3")).gpus(), None, "each may have two");
