@@ -2,9 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use super::Monitor;
 use super::nodes::USES_FOR;
 use super::run::Run;
+use super::{Key, Monitor};
 use crate::detectors::hang::{Shown, start_suspects};
 use crate::node::starts::Meeting;
 use crate::node::{Activity, JobAt, NodeState};
