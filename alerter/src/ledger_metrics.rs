@@ -1,4 +1,7 @@
 //! Metrics of how the time of each run was used, and its cost.
+//!
+//! They are those of the last commit. What is newer is counted again after a kill, and Prometheus
+//! takes a counter that goes back for one that began at zero.
 
 use core::fmt;
 use std::sync::Arc;
@@ -97,26 +100,26 @@ const PER_RUN: [PerRun; 6] = [
 impl Collector for LedgerMetrics {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let view = self.0.get();
-        let reported = |run: &&RunSnapshot| run.totals.total() > 0.0;
+        let reported = |run: &&RunSnapshot| run.stored_totals.total() > 0.0;
         let mut runs: Vec<&RunSnapshot> = view.runs.iter().filter(reported).collect();
         let hidden = runs.len().saturating_sub(MAX_EXPOSED);
         runs.truncate(MAX_EXPOSED);
         for PerState { name, help, count } in PER_STATE {
             // A family without samples is left out, because readers expect some.
-            if runs.iter().all(|run| count(&run.totals, TimeState::Productive).is_none()) {
+            if runs.iter().all(|run| count(&run.stored_totals, TimeState::Productive).is_none()) {
                 continue;
             }
             let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
             for run in &runs {
                 for state in TimeState::ALL {
-                    let Some(count) = count(&run.totals, state) else { continue };
+                    let Some(count) = count(&run.stored_totals, state) else { continue };
                     let labels = [("run", run.run.as_str()), ("state", state.as_str())];
                     ConstCounter::new(count).encode(family.encode_family(&labels)?)?;
                 }
             }
         }
         for PerRun { name, help, kind, value } in PER_RUN {
-            let mut valued = runs.iter().filter_map(|run| Some((run, value(&run.totals)?))).peekable();
+            let mut valued = runs.iter().filter_map(|run| Some((run, value(&run.stored_totals)?))).peekable();
             if valued.peek().is_none() {
                 continue;
             }

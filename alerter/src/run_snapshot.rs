@@ -34,6 +34,8 @@ pub struct RunSnapshot {
     pub ended: Option<i64>,
     /// How the run's time was used, and the time of the hour that is not over.
     pub totals: Totals,
+    /// The same as of the last commit: no restart goes back behind it.
+    pub stored_totals: Totals,
     pub open_hour: Option<HourTotals>,
     /// The number of its GPUs, if it is known, and the price of one.
     pub gpus: Option<u32>,
@@ -68,6 +70,7 @@ impl RunSnapshot {
             stale: run.counters.stale,
             ended: f.ended.as_ref().map(|e| e.code),
             totals: f.ledger.totals(),
+            stored_totals: Totals::default(),
             open_hour: f.ledger.open_hour(),
             gpus: f.gpus(),
             dollars_per_gpu_hour: run.dollars_per_gpu_hour(),

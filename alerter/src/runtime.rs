@@ -293,6 +293,7 @@ impl Runtime {
             schedule: Schedule::new(),
             auditor: Auditor::new(),
         };
+        runtime.pending.know_stored(&runtime.engine);
         runtime.recall().await?;
         runtime.close_orphans().await?;
         runtime.note_recovery().await;
@@ -583,6 +584,11 @@ impl Schedule {
     fn changed(&mut self) {
         let now = Instant::now();
         self.commit_due.get_or_insert(now + COMMIT_EVERY);
-        self.publish_due.get_or_insert(now + PUBLISH_EVERY);
+        self.publishes();
+    }
+
+    /// Schedules a snapshot.
+    fn publishes(&mut self) {
+        self.publish_due.get_or_insert(Instant::now() + PUBLISH_EVERY);
     }
 }

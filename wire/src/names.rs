@@ -139,6 +139,10 @@ pub mod hello {
     pub const STARTED: &str = "started";
     /// A kind of source: an exporter that found the process, which may be no trainer.
     pub const DISCOVERED: &str = "discover";
+    /// The number of GPUs, or other devices, of the whole job: every rank says the same.
+    pub const DEVICES: &str = "devices";
+    /// The list of the GPUs that the process sees, as `CUDA_VISIBLE_DEVICES` has it.
+    pub const VISIBLE_GPUS: &str = "cuda_visible_devices";
     /// `true` if the process had made its process group before it said hello.
     pub const INITIALISED: &str = "initialised";
 }

@@ -11,6 +11,7 @@ mod exposure;
 mod failure_rate;
 pub(crate) mod failures;
 mod fleet;
+mod gpus;
 mod known_setup;
 mod ledger;
 mod loads;

@@ -86,7 +86,7 @@ impl Context {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct RunSummary {
     pub name: String,
-    /// `None` if the run declared no world size.
+    /// `None` if nothing shows it for sure.
     pub gpus: Option<u32>,
     pub nodes: u32,
     pub attempt: u32,

@@ -413,7 +413,7 @@ fn at_risk(run: &RunSummary, config: &ResponderConfig) -> String {
     )
 }
 
-/// The size of a run that declared no world size.
+/// The size of a run whose GPUs nothing shows for sure.
 pub const UNKNOWN_SIZE: &str = "unknown number of GPUs";
 
 /// `8 GPUs`
@@ -423,7 +423,7 @@ pub(crate) fn gpus(n: u32) -> String {
 
 fn cost(now: Ts, r: &IncidentRecord, run: &RunSummary, config: &ResponderConfig) -> String {
     let Some(n) = run.gpus else {
-        return format!("{UNKNOWN_SIZE}: the run has declared no world size");
+        return format!("{UNKNOWN_SIZE}: nothing says how many its processes have");
     };
     let gpus = gpus(n);
     let Some(rate) = config.cost_per_gpu_hour else {

@@ -408,7 +408,7 @@ fn the_page_shows_who_would_have_been_notified_by_which_rule() {
         "primary: after 5m, at step 349 (escalated to level 2: no answer for 5m)",
         "NaN / inf",
         "onset, page 200",
-        "unknown number of GPUs: the run has declared no world size",
+        "unknown number of GPUs: nothing says how many its processes have",
         "still open at the end",
     ] {
         assert!(page.contains(part), "{part} in {page}");

@@ -29,7 +29,7 @@ impl Runtime {
         }
         let state =
             if self.pending.whole { self.engine.take_dirty() } else { self.engine.take_dirty_answers() };
-        self.pending.absorb_state(state);
+        self.pending.absorb_state(state, &self.engine);
         if self.pending.whole {
             self.keep_hours();
         }
@@ -73,6 +73,7 @@ impl Runtime {
                 }
                 if whole {
                     self.schedule.commit_due = None;
+                    self.schedule.publishes();
                 }
             }
             Err(err) => {

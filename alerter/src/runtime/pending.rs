@@ -6,8 +6,9 @@ use std::sync::Arc;
 
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
-use stepwatch_detect::run::RunHour;
-use stepwatch_engine::StatePart;
+use stepwatch_detect::Run;
+use stepwatch_detect::run::{RunHour, Totals};
+use stepwatch_engine::{Engine, StatePart};
 use stepwatch_model::time::Ts;
 use stepwatch_respond::effect::{Effect, TimelineEntry};
 use stepwatch_respond::external::Firing;
@@ -20,6 +21,9 @@ use crate::metrics::{Name, ReceiverLabel, RuntimeMetrics};
 use crate::read_model::ReadModel;
 use crate::store::{self, Commit, Store};
 use crate::templates::Templates;
+
+/// What the names of the parts of runs begin with.
+const RUN: &str = "run/";
 
 /// The next transaction. A later value of a part or a cursor replaces an earlier one; effects only
 /// accumulate.
@@ -49,6 +53,10 @@ pub(super) struct Pending {
     pub seen: Vec<Firing>,
     held: Vec<Held>,
     state: BTreeMap<String, Option<Vec<u8>>>,
+    /// What is accounted of the runs in `state`; `None` for a run that is forgotten.
+    totals: BTreeMap<String, Option<Totals>>,
+    /// What is accounted of all runs in the store.
+    stored_totals: BTreeMap<String, Totals>,
     under_way: Option<UnderWay>,
 }
 
@@ -56,6 +64,7 @@ pub(super) struct Pending {
 struct UnderWay {
     writing: BoxFuture<'static, store::Result<()>>,
     commit: Arc<Commit>,
+    totals: BTreeMap<String, Option<Totals>>,
     seen: Vec<Firing>,
     held: Vec<Held>,
     whole: bool,
@@ -96,8 +105,23 @@ impl Pending {
         self.held.push(Held(Box::new(|| ())));
     }
 
-    pub(super) fn absorb_state(&mut self, parts: Vec<StatePart>) {
+    /// Takes parts of the state, and what is accounted of their runs.
+    pub(super) fn absorb_state(&mut self, parts: Vec<StatePart>, engine: &Engine) {
+        let runs = parts.iter().filter_map(|(part, _)| part.strip_prefix(RUN));
+        let totals = |run: &str| engine.run(run).map(|run| run.state.ledger.totals());
+        self.totals.extend(runs.map(|run| (run.to_owned(), totals(run))));
         self.state.extend(parts);
+    }
+
+    /// Takes what is accounted of the runs of an engine that was restored from the store.
+    pub(super) fn know_stored(&mut self, engine: &Engine) {
+        let totals = |run: &Run| (run.state.name.clone(), run.state.ledger.totals());
+        self.stored_totals = engine.runs().map(totals).collect();
+    }
+
+    /// What is accounted of a run in the store.
+    pub(super) fn stored_totals(&self, run: &str) -> Totals {
+        self.stored_totals.get(run).cloned().unwrap_or_default()
     }
 
     /// Applies the receivers' templates to messages, once: a retried commit has the same text.
@@ -146,6 +170,7 @@ impl Pending {
         self.under_way = Some(UnderWay {
             writing: async move { store.commit(&writes).await }.boxed(),
             commit,
+            totals: mem::take(&mut self.totals),
             seen: mem::take(&mut self.seen),
             held: mem::take(&mut self.held),
             whole: mem::take(&mut self.whole),
@@ -171,16 +196,19 @@ impl Pending {
     /// Handles the end of a commit: sends the answers, or restores the changes for another commit.
     /// Returns whether it was whole.
     pub(super) fn end_commit(&mut self, kept: bool, read_model: &ReadModel, happened: &Events) -> bool {
-        let Some(UnderWay { writing, commit, seen, held, whole, counted, dressed, handed }) =
-            self.under_way.take()
-        else {
-            return false;
-        };
+        let Some(under_way) = self.under_way.take() else { return false };
+        let UnderWay { writing, commit, totals, seen, held, whole, counted, dressed, handed } = under_way;
         drop(writing);
         if kept {
             read_model.apply(&commit.effects);
             happened.apply(&commit.effects);
             read_model.saw(seen);
+            for (run, totals) in totals {
+                match totals {
+                    Some(totals) => drop(self.stored_totals.insert(run, totals)),
+                    None => drop(self.stored_totals.remove(&run)),
+                }
+            }
             for held in held {
                 (held.0)();
             }
@@ -200,6 +228,9 @@ impl Pending {
         prepend(&mut self.held, held);
         for (part, value) in commit.state {
             self.state.entry(part).or_insert(value);
+        }
+        for (run, of_run) in totals {
+            self.totals.entry(run).or_insert(of_run);
         }
         for (source, cursor) in commit.cursors {
             self.cursors.entry(source).or_insert(cursor);
@@ -234,5 +265,60 @@ fn prepend<T>(to: &mut Vec<T>, mut first: Vec<T>) {
 impl fmt::Debug for UnderWay {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("UnderWay").field("commit", &self.commit).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use stepwatch_engine::{EngineConfig, SourceInput};
+    use stepwatch_respond::config::ResponderConfig;
+    use stepwatch_wire::Event;
+
+    use super::*;
+    use crate::clock::Clock;
+    use crate::testing::step;
+
+    fn config() -> EngineConfig {
+        EngineConfig::from(ResponderConfig::default())
+    }
+
+    /// Prometheus takes a counter that goes back for one that began at zero.
+    #[tokio::test]
+    async fn what_is_accounted_of_a_run_is_that_of_the_last_commit() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::open(dir.path().join("alerter.db")).await.unwrap();
+        let (read_model, happened) = (ReadModel::new(Clock::start(None)), Events::new(0));
+        let (mut engine, mut pending) = (Engine::new(config()), Pending::default());
+        let judge = |engine: &mut Engine, run: &str, steps: std::ops::RangeInclusive<i64>| {
+            for n in steps {
+                let event = Event::parse(step(1, run, n).trim().as_bytes()).unwrap();
+                let input = SourceInput::Event { source: "node1:9765", event: &event };
+                engine.handle(Ts(1_795_000_000_000 + 10_000 * n), input, &mut Vec::new());
+            }
+            engine.run(run).unwrap().state.ledger.totals().total()
+        };
+        let begin = |pending: &mut Pending, engine: &mut Engine| {
+            let parts = engine.take_dirty();
+            pending.absorb_state(parts, engine);
+            pending.begin_commit(&store, Ts(0));
+        };
+        let stored = |pending: &Pending| ["r", "quiet"].map(|run| pending.stored_totals(run).total());
+
+        let quiet = judge(&mut engine, "quiet", 1..=5);
+        assert!(judge(&mut engine, "r", 6..=10) > 0.0 && quiet > 0.0);
+        begin(&mut pending, &mut engine);
+        pending.end_commit(false, &read_model, &happened);
+        assert_eq!(stored(&pending), [0.0, 0.0], "the store has nothing");
+        let begun = judge(&mut engine, "r", 11..=15);
+        begin(&mut pending, &mut engine);
+        assert!(judge(&mut engine, "r", 16..=20) > begun);
+        pending.written().await.unwrap();
+        pending.end_commit(true, &read_model, &happened);
+        assert_eq!(stored(&pending), [begun, quiet], "as of the beginning of the commit");
+
+        let (restored, unusable) = Engine::restore(config(), store.load_state().await.unwrap());
+        assert!(unusable.is_empty());
+        pending.know_stored(&restored);
+        assert_eq!(stored(&pending), [begun, quiet], "a restart does not go back");
     }
 }

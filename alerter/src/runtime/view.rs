@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
+use stepwatch_detect::Run;
 use stepwatch_detect::run::KnownSetup;
 use stepwatch_engine::{Engine, Refusal};
 use stepwatch_model::Severity;
@@ -151,7 +152,10 @@ impl Views {
 impl RuntimeSnapshot {
     fn capture(engine: &Engine, pending: &Pending, store_refuses: bool) -> Self {
         let all = engine.runs().count();
-        let snapshot = |run| RunSnapshot::from_run(run, engine.save_interval(run));
+        let snapshot = |run: &Run| RunSnapshot {
+            stored_totals: pending.stored_totals(&run.state.name),
+            ..RunSnapshot::from_run(run, engine.save_interval(run))
+        };
         Self {
             runs: engine.runs().take(MAX_RUNS_SHOWN).map(snapshot).collect(),
             runs_hidden: all.saturating_sub(MAX_RUNS_SHOWN),

@@ -366,6 +366,6 @@ fn cost_so_far(api: &Api, record: &IncidentRecord, now: Ts) -> Option<f64> {
     let routing = api.runtime.read_model.routing();
     let rate = routing.config.cost_per_gpu_hour.filter(|_| record.costs_a_run())?;
     let view = api.runtime.views.get();
-    let gpus = view.runs.iter().find(|run| run.run == record.run)?.world?;
+    let gpus = view.runs.iter().find(|run| run.run == record.run)?.gpus?;
     Some(rate * f64::from(gpus) * (now - record.opened_at).as_secs_f64() / 3600.0)
 }

@@ -44,5 +44,5 @@ fn has_all_gpus(run: &Run, node: &str, gpus: usize) -> bool {
     let reported: u32 = run.state.nodes.values().sum();
     let here = run.state.nodes.get(node).copied().unwrap_or_default();
     let ranks = if reported >= world { here } else { world };
-    ranks as usize >= gpus
+    (ranks as usize).saturating_mul(run.state.gpus_each() as usize) >= gpus
 }

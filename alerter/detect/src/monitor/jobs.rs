@@ -2,9 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use super::Monitor;
 use super::nodes::USES_FOR;
 use super::run::Run;
+use super::{Key, Monitor};
 use crate::detectors::hang::{Shown, start_suspects};
 use crate::node::starts::Meeting;
 use crate::node::{Activity, JobAt, NodeState};
@@ -118,6 +118,35 @@ impl Monitor {
     fn has_run(&self, node: &str, job: &str, run: &str) -> bool {
         let mut jobs = self.nodes.get(node).into_iter().flat_map(|node| node.state.jobs.described());
         jobs.any(|(text, claim)| text == job && claim.runs.iter().any(|of| of == run))
+    }
+
+    /// The jobs of a node changed: its runs may have other GPUs.
+    pub(super) fn jobs_changed(&mut self, node: &str) {
+        let runs: Vec<String> = self.placement.on(node).cloned().collect();
+        runs.iter().for_each(|run| self.count_held(run));
+    }
+
+    /// Counts the GPUs that the jobs of a run hold.
+    pub(super) fn count_held(&mut self, name: &str) {
+        let held = self.runs.get(name).and_then(|run| self.held_for(&run.state));
+        if self.runs.get_mut(name).is_some_and(|run| run.state.known_gpus.hold(held)) {
+            self.dirty.insert(Key::Run(name.to_owned()));
+        }
+    }
+
+    /// The GPUs that are held for a run alone, if the exporters of all its nodes report them.
+    fn held_for(&self, run: &RunState) -> Option<u32> {
+        let on = |node: &String| {
+            let jobs = &self.nodes.get(node)?.state.jobs;
+            let mut claims = jobs.with_gpus().filter(|claim| claim.runs.contains(&run.name));
+            let claim = claims.next().filter(|claim| claim.runs.len() == 1)?;
+            let is_whole = claims.next().is_none() && claim.gpus.iter().all(|gpu| !gpu.contains('/'));
+            is_whole.then_some(claim.gpus.len() as u32)
+        };
+        run.nodes_heard()?;
+        let held = run.nodes.keys().map(on).sum::<Option<u32>>()?;
+        // With fewer GPUs than processes, the exporters do not know all of them.
+        run.world.is_some_and(|world| held >= world).then_some(held)
     }
 
     fn job_at(&self, now: Ts, text: &str) -> JobAt {

@@ -66,7 +66,11 @@ mod tests {
 
     /// Feeds thirty steps in five minutes, and the end of the run. Returns when it is over.
     fn live(monitor: &mut Monitor, run: &str, from: Ts) -> Ts {
-        say(monitor, from, &format!(r#"{{"k":"hello","run":"{run}","world":8,"job":"{}"}}"#, from.0));
+        live_on(monitor, run, from, r#""world":8"#)
+    }
+
+    fn live_on(monitor: &mut Monitor, run: &str, from: Ts, gpus: &str) -> Ts {
+        say(monitor, from, &format!(r#"{{"k":"hello","run":"{run}",{gpus},"job":"{}"}}"#, from.0));
         let mut at = from;
         for step in 1..=30 {
             at = from + Span::secs(10 * step);
@@ -82,6 +86,20 @@ mod tests {
 
     fn gpu_seconds(monitor: &Monitor, run: &str, state: TimeState) -> Option<f64> {
         monitor.run(run).and_then(|run| run.state.ledger.totals().gpu_seconds(state))
+    }
+
+    #[test]
+    fn time_is_counted_by_the_devices_of_a_process_and_not_at_all_if_nobody_knows_them() {
+        let counts = |gpus: &str| {
+            let mut monitor = Monitor::default();
+            live_on(&mut monitor, "r", START, gpus);
+            [TimeState::Starting, TimeState::Productive].map(|state| gpu_seconds(&monitor, "r", state))
+        };
+        // 10 s until the first step, and 29 steps of 10 s, of 8 GPUs and of one.
+        assert_eq!(counts(r#""world":1,"devices":8"#), [Some(80.0), Some(2320.0)]);
+        assert_eq!(counts(r#""world":1,"cuda_visible_devices":"5""#), [Some(10.0), Some(290.0)]);
+        assert_eq!(counts(r#""world":1,"cuda_visible_devices":"0,1""#), [None, None]);
+        assert_eq!(counts(r#""world":1"#), [None, None]);
     }
 
     #[test]

@@ -65,6 +65,9 @@ impl Monitor {
         }
         if event.name.as_deref() == Some("job") {
             self.placement.set_jobs(now, name, node.state.jobs.described().map(|(job, _)| job));
+            if news.changed {
+                self.jobs_changed(name);
+            }
             if event.code == Some(0) && news.changed {
                 self.job_left(now, name, event);
             }
@@ -347,6 +350,7 @@ impl Monitor {
                 run.state.set_up(now, &node, setup);
             }
         }
+        self.count_held(name);
     }
 
     /// Removes a run that is about to be forgotten from its nodes.

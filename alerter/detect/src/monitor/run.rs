@@ -232,7 +232,7 @@ impl Run {
     }
 
     fn size(&self) -> Size {
-        Size { gpus: self.state.world, dollars_per_gpu_hour: self.detectors.dollars_per_gpu_hour() }
+        Size { gpus: self.state.gpus(), dollars_per_gpu_hour: self.detectors.dollars_per_gpu_hour() }
     }
 
     /// The accounts of the run, if there are any.

@@ -12,15 +12,15 @@ const GPUS_A_NODE: u32 = 8;
 
 impl RunState {
     /// The number of nodes of the run. Where not all of its processes report a node, it is worked
-    /// out from their number. `None` until the run declares its world size.
+    /// out from the number of GPUs, or of its processes. `None` until the run declares its world size.
     pub(crate) fn node_count(&self) -> Option<u32> {
         let world = self.world.filter(|world| *world > 0)?;
-        let declared = world.div_ceil(GPUS_A_NODE);
+        let declared = self.gpus().unwrap_or(world).div_ceil(GPUS_A_NODE);
         Some(self.nodes_heard().unwrap_or_else(|| declared.max(self.nodes.len() as u32)))
     }
 
     /// The number of nodes of the run, if each of its processes was heard on one.
-    fn nodes_heard(&self) -> Option<u32> {
+    pub(crate) fn nodes_heard(&self) -> Option<u32> {
         let world = self.world.filter(|world| *world > 0)?;
         let placed: u64 = self.nodes.values().map(|ranks| u64::from(*ranks)).sum();
         (placed >= u64::from(world)).then_some(self.nodes.len() as u32)

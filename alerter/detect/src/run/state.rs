@@ -11,6 +11,7 @@ use super::attempts::{self, Attempts};
 use super::checkpoints::Checkpoints;
 use super::config_groups::{ConfigGroups, Setup};
 use super::failures::course;
+use super::gpus::KnownGpus;
 use super::ledger::Ledger;
 use super::lost_source::Lost;
 use super::on_disk::is_gone;
@@ -47,6 +48,7 @@ pub struct RunState {
     /// Restart epoch, counted here.
     pub attempt: u32,
     pub world: Option<u32>,
+    pub(crate) known_gpus: KnownGpus,
     pub first_seen: Ts,
     /// When the last record of the run arrived.
     pub last_heard: Ts,
@@ -191,7 +193,7 @@ fn stage(rank: u32, world: Option<u32>, e: &Event) -> Option<u32> {
 }
 
 /// A small integer beside the metrics or, in a step, among them.
-fn number(e: &Event, key: &str) -> Option<u32> {
+pub(super) fn number(e: &Event, key: &str) -> Option<u32> {
     let v = e.extra.get(key).and_then(Value::as_f64).or_else(|| e.m.get(key))?;
     (v >= 0.0 && v <= f64::from(u32::MAX) && v.fract() == 0.0).then_some(v as u32)
 }
@@ -222,6 +224,7 @@ impl RunState {
             name: name.to_owned(),
             attempt: 0,
             world: None,
+            known_gpus: KnownGpus::default(),
             first_seen: now,
             last_heard: now,
             last_step: None,
@@ -350,6 +353,7 @@ impl RunState {
     pub(crate) fn hello(&mut self, e: &Event) {
         let rank = e.rank.unwrap_or(0);
         let world = self.world;
+        self.known_gpus.take(rank, e);
         if let Some(r) = self.ranks.get_mut(&rank) {
             r.done = false;
             r.local_rank = number(e, "local_rank").or(r.local_rank);

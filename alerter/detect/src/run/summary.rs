@@ -7,13 +7,6 @@ use stepwatch_model::{Needs, RunSummary, Saves};
 use super::{Checkpoints, RunState, median};
 
 impl RunState {
-    /// The number of GPUs, which are paid for also while the run has a fault. `None` until the run
-    /// declares its world size. The ranks that were heard are no bound of it: some may be of an
-    /// earlier attempt, and a report without a rank counts as one of rank 0.
-    pub fn gpus(&self) -> Option<u32> {
-        self.world.filter(|world| *world > 0).map(|_| self.ranks_known())
-    }
-
     /// Whether the run has come to this step, which may lie after the last one that it reported.
     fn has_reached(&self, step: i64) -> bool {
         self.last_step.is_none_or(|last| step <= last.saturating_add(self.interval))

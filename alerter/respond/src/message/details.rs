@@ -58,7 +58,7 @@ pub struct Evidence {
 #[serde(default)]
 pub struct RunDetails {
     pub name: String,
-    /// Absent if the run declared no world size. Earlier messages have 0 where there was no run.
+    /// Absent if nothing shows it for sure. Earlier messages have 0 where there was no run.
     pub gpus: Option<u32>,
     pub nodes: u32,
     pub attempt: u32,

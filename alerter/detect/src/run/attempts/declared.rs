@@ -3,18 +3,20 @@
 
 use std::collections::BTreeMap;
 
+use stepwatch_wire::names::hello;
 use stepwatch_wire::names::setting::SET;
 use stepwatch_wire::secrets::{Shown, shown};
 use stepwatch_wire::setting::{Topic, topic};
 use stepwatch_wire::{Event, Value};
+
+use crate::run::gpus::visible;
 
 /// The most labels that a run may declare, and the most characters of their names and values.
 const MAX_LABELS: usize = 32;
 const MAX_LABEL: usize = 128;
 /// The most settings beside the labels.
 const MAX_SETTINGS: usize = 64;
-/// The list of the GPUs that the process of the first rank sees, and the setting with their number.
-const VISIBLE: &str = "cuda_visible_devices";
+/// The setting with the number of GPUs that the process of the first rank sees.
 const VISIBLE_GPUS: &str = "visible_gpus";
 
 /// The labels of the run.
@@ -57,9 +59,8 @@ pub(super) fn add(settings: &mut BTreeMap<String, String>, e: &Event) {
     for (key, value) in &e.extra {
         match value {
             Value::Map(inner) => inner.iter().for_each(|(name, value)| put(format!("{key}.{name}"), value)),
-            Value::Text(list) if key == VISIBLE => {
-                let gpus = list.split(',').filter(|gpu| !gpu.trim().is_empty()).count();
-                put(VISIBLE_GPUS.to_owned(), &Value::Number(gpus as f64));
+            Value::Text(list) if key == hello::VISIBLE_GPUS => {
+                put(VISIBLE_GPUS.to_owned(), &Value::Number(f64::from(visible(list))));
             }
             // A label.
             Value::Text(_) => {}

@@ -19,8 +19,11 @@ struct Node {
 
 impl Node {
     fn with_world(world: u32) -> Self {
+        Self::of(Event { world: Some(world), ..Event::new(EventKind::Hello) })
+    }
+
+    fn of(hello: Event) -> Self {
         let mut b = Bench::new();
-        let hello = Event { world: Some(world), ..Event::new(EventKind::Hello) };
         b.feed(Event { run: Some("llama".into()), rank: Some(0), node: Some("n1".into()), ..hello });
         let mut node = Self { b, joules: 1e9 };
         node.b.steps("llama", &["n1"], 20);
@@ -50,6 +53,10 @@ impl Node {
         self.b.feed(e);
     }
 
+    fn gpus(&self) -> Option<u32> {
+        self.b.engine.runs().find(|r| r.state.name == "llama").and_then(|run| run.state.gpus())
+    }
+
     /// Joules that are counted, and the seconds of GPUs that they are of.
     fn used(&self, run: &str) -> (f64, i64) {
         let Some(run) = self.b.engine.runs().find(|r| r.state.name == run) else { panic!("no run {run}") };
@@ -75,6 +82,24 @@ fn nobody_knows_which_gpus_a_smaller_run_has_unless_its_job_says_so() {
     node.job("8", 4..8, &["another"]);
     node.wait(10);
     assert_eq!(node.used("llama"), (4.0 * 10.0 * WATTS, 40));
+}
+
+#[test]
+fn a_process_has_the_gpus_that_it_declares_or_else_those_that_its_job_holds_for_it_alone() {
+    let mut hello = Event { world: Some(1), ..Event::new(EventKind::Hello) };
+    hello.extra.insert("devices".into(), Value::Number(8.0));
+    let mut node = Node::of(hello);
+    node.wait(10);
+    assert_eq!((node.gpus(), node.used("llama")), (Some(8), (8.0 * 10.0 * WATTS, 80)));
+
+    let mut node = Node::with_world(1);
+    assert_eq!(node.gpus(), None, "nobody says how many it has");
+    node.job("7", 0..4, &["llama"]);
+    assert_eq!(node.gpus(), Some(4));
+    node.b.restart();
+    assert_eq!(node.gpus(), Some(4));
+    node.job("7", 0..4, &["llama", "another"]);
+    assert_eq!(node.gpus(), None, "another run has some of them");
 }
 
 #[test]

@@ -1,0 +1,175 @@
+//! The number of GPUs of a run. All that is counted in GPUs, or priced by them, uses it.
+
+use serde::{Deserialize, Serialize};
+use stepwatch_wire::names::hello;
+use stepwatch_wire::{Event, Value};
+
+use super::RunState;
+use super::state::number;
+
+/// No job has more devices: a larger number is a mistake.
+const MAX_DEVICES: u32 = 1 << 20;
+
+const JAX: &str = "jax";
+
+/// What is known of the GPUs of a run beside the number of its processes.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub(crate) struct KnownGpus {
+    /// What rank 0 said last, and what any other rank did.
+    said: [Said; 2],
+    /// What the jobs of the run hold, if the exporters of all its nodes report it.
+    held: Option<u32>,
+}
+
+/// What a process says of its GPUs.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+struct Said {
+    /// Devices of the whole job.
+    devices: Option<u32>,
+    /// GPUs that the process sees.
+    visible: Option<u32>,
+}
+
+/// The number of GPUs in `CUDA_VISIBLE_DEVICES`. CUDA ignores what follows an invalid index.
+pub(super) fn visible(list: &str) -> u32 {
+    let gpus = list.split(',').map(str::trim).take_while(|gpu| !gpu.starts_with('-'));
+    gpus.filter(|gpu| !gpu.is_empty()).count() as u32
+}
+
+impl KnownGpus {
+    /// Takes what a process says in its `hello`. Whoever only describes a process does not know.
+    pub(super) fn take(&mut self, rank: u32, e: &Event) {
+        if e.extra.contains_key(hello::SOURCE) || e.extra.contains_key(hello::ROLE) {
+            return;
+        }
+        let list = e.extra.get(hello::VISIBLE_GPUS).and_then(Value::as_str);
+        let said = Said {
+            devices: number(e, hello::DEVICES).filter(|devices| (1..=MAX_DEVICES).contains(devices)),
+            visible: list.map(visible),
+        };
+        let [first, other] = &mut self.said;
+        *(if rank == 0 { first } else { other }) = said;
+    }
+
+    /// Notes what the jobs of the run hold; true if that is news.
+    pub(crate) fn hold(&mut self, held: Option<u32>) -> bool {
+        core::mem::replace(&mut self.held, held) != held
+    }
+}
+
+impl RunState {
+    /// The number of GPUs, which are paid for also while the run has a fault. `None` while it is
+    /// not sure: a process may have several. What counts is, in this order: the devices that the
+    /// trainer declares, the GPUs that its jobs hold, and its processes if each has one GPU. The
+    /// ranks that were heard are no bound of it: some may be of an earlier attempt, and a report
+    /// without a rank counts as one of rank 0.
+    pub fn gpus(&self) -> Option<u32> {
+        let [first, other] = self.said_of_gpus();
+        let devices = first.devices.or(other.devices);
+        // All ranks say the same, and each has one at least. Otherwise they count something else.
+        let is_of_job = |devices: &u32| {
+            other.devices.is_none_or(|other| other == *devices)
+                && self.world.is_none_or(|world| *devices >= world)
+        };
+        let of_processes = || self.world.filter(|_| devices.is_none() && self.has_one_gpu_each());
+        devices.filter(is_of_job).or(self.known_gpus.held).or_else(of_processes)
+    }
+
+    fn said_of_gpus(&self) -> [Said; 2] {
+        let [first, other] = self.known_gpus.said;
+        // A single process has no others: what they said was of an earlier attempt.
+        [first, if self.world == Some(1) { Said::default() } else { other }]
+    }
+
+    /// Whether each process has one GPU. The processes of a node that see the same GPUs share them.
+    fn has_one_gpu_each(&self) -> bool {
+        let world = self.world.unwrap_or(0);
+        // JAX has one process for all GPUs of a node.
+        let has_several = self.labels.get("framework").is_some_and(|framework| framework == JAX);
+        let [first, other] = self.said_of_gpus();
+        match first.visible.max(other.visible) {
+            None => world > 1 && !has_several,
+            Some(0) => false,
+            Some(1) => world > 0,
+            Some(seen) => self.nodes_heard().is_some() && self.nodes.values().all(|here| *here >= seen),
+        }
+    }
+
+    /// The GPUs of each process, as far as they are known: one at least.
+    pub(crate) fn gpus_each(&self) -> u32 {
+        let each = self.gpus().zip(self.world).and_then(|(gpus, world)| gpus.checked_div(world));
+        each.unwrap_or(1).max(1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use stepwatch_model::time::Ts;
+
+    /// A run of so many processes, each of which says `more`, on nodes of `here` processes.
+    fn run(world: u32, here: u32, more: &str) -> RunState {
+        let mut f = RunState::new("r", Ts(0));
+        (0..world).for_each(|rank| say(&mut f, rank, world, here, more));
+        f
+    }
+
+    fn say(f: &mut RunState, rank: u32, world: u32, here: u32, more: &str) {
+        let node = rank / here;
+        let hello =
+            format!(r#"{{"k":"hello","run":"r","rank":{rank},"world":{world},"node":"n{node}"{more}}}"#);
+        let e = Event::parse(hello.as_bytes()).unwrap();
+        f.heard(Ts(0), "n:1", &e);
+        f.hello(&e);
+    }
+
+    #[test]
+    fn a_process_for_each_node_has_the_devices_that_the_job_declares() {
+        // JAX: 4 processes, each with the 8 GPUs of its node.
+        let mut f = run(4, 1, r#","devices":32"#);
+        assert_eq!((f.gpus(), f.gpus_each(), f.node_count()), (Some(32), 8, Some(4)));
+        assert_eq!(run(1, 1, r#","devices":8"#).gpus(), Some(8));
+        // A restart with half the nodes: all of them say so in the end.
+        say(&mut f, 1, 2, 1, r#","devices":16"#);
+        assert_eq!(f.gpus(), None, "ranks do not agree");
+        say(&mut f, 0, 2, 1, r#","devices":16"#);
+        assert_eq!(f.gpus(), Some(16));
+        say(&mut f, 0, 1, 1, r#","devices":8"#);
+        assert_eq!(f.gpus(), Some(8), "a single process has no others");
+    }
+
+    #[test]
+    fn a_number_of_devices_that_is_not_that_of_the_job_is_not_used() {
+        assert_eq!(run(16, 8, r#","devices":8"#).gpus(), None, "those of a node");
+        for odd in ["0", "-8", "2.5", "1e9", "null"] {
+            assert_eq!(run(1, 1, &format!(r#","devices":{odd}"#)).gpus(), None, "{odd}");
+        }
+        let mut f = run(1, 1, r#","devices":8"#);
+        say(&mut f, 0, 1, 1, r#","source":"discover""#);
+        assert_eq!(f.gpus(), Some(8), "who describes a process does not know");
+    }
+
+    #[test]
+    fn processes_are_counted_where_each_has_one_gpu() {
+        let seen = |list: &str| format!(r#","cuda_visible_devices":"{list}""#);
+        assert_eq!(run(8, 8, "").gpus(), Some(8));
+        assert_eq!(run(1, 1, "").gpus(), None, "it may have all GPUs of its node");
+        assert_eq!(run(1, 1, &seen("3")).gpus(), Some(1));
+        assert_eq!(run(1, 1, &seen("0,1,2,3")).gpus(), None, "it may use any of them");
+        assert_eq!(run(1, 1, &seen("-1")).gpus(), None);
+        let jax = r#","framework":"jax""#;
+        assert_eq!(run(4, 1, jax).gpus(), None, "each may have all GPUs of its node");
+        // Each of 8 processes of a node sees the 8 GPUs that they share.
+        assert_eq!(run(16, 8, &seen("0,1,2,3,4,5,6,7")).gpus(), Some(16));
+        assert_eq!(run(4, 2, &seen("0,1,2,3")).gpus(), None, "each may have two");
+    }
+
+    #[test]
+    fn what_the_jobs_hold_counts_more_than_processes_and_less_than_the_trainers_word() {
+        let mut f = run(1, 1, "");
+        assert!(f.known_gpus.hold(Some(8)) && !f.known_gpus.hold(Some(8)));
+        assert_eq!(f.gpus(), Some(8));
+        say(&mut f, 0, 1, 1, r#","devices":4"#);
+        assert_eq!(f.gpus(), Some(4));
+    }
+}
