@@ -27,6 +27,7 @@ fn a_trainer_that_survived_its_job_holds_nothing() {
     let node = Node::new();
     node.group(&format!("{V2}/job_1207/step_0/user/task_0"), &[99]);
     node.process(99, 1, JOB);
+    node.write("proc/99/status", &format!("Uid:\t{ANN}\t{ANN}\t{ANN}\t{ANN}\n"));
     node.survives(100, "/init.scope", JOB);
     let mut reader = node.reader();
     assert_eq!(held(&node.bench.collect(&mut reader), "1207"), [0, 1, 2, 3], "its job is here");
