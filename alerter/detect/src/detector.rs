@@ -74,6 +74,8 @@ pub struct NodeAt<'a> {
     pub tenants: Tenants<'a>,
     /// Jobs of which it is the first node; None where they were looked at just before.
     pub jobs: Option<&'a [JobAt]>,
+    /// `None` if no price is configured.
+    pub dollars_per_gpu_hour: Option<f64>,
 }
 
 impl NodeAt<'_> {

@@ -123,6 +123,10 @@ macro_rules! detectors {
                 self.config = Arc::clone(config);
             }
 
+            pub fn dollars_per_gpu_hour(&self) -> Option<f64> {
+                self.config.cost_per_gpu_hour
+            }
+
             pub fn look(&mut self, view: NodeAt<'_>, out: &mut Vec<Finding>) {
                 $(self.$nfield.look(&self.config.$nfield, view, out);)*
             }

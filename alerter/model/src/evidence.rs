@@ -380,6 +380,13 @@ pub enum Observation {
         host: String,
         ranks: u64,
     },
+    /// A job is over on its node, and these training processes of it are left. The user is empty if
+    /// unknown.
+    ProcessesLeft {
+        job: String,
+        user: String,
+        pids: Vec<u32>,
+    },
 }
 
 /// What a node that is not connected to the master of its run has instead.

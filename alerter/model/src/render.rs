@@ -2,6 +2,7 @@
 //! parses it.
 
 mod facts;
+mod jobs;
 mod saves;
 mod starts;
 
@@ -275,6 +276,7 @@ impl fmt::Display for Observation {
             | Self::LayerOut { .. }
             | Self::OutOfPlace
             | Self::LowestEvaluation { .. } => of_run(self, f),
+            Self::ProcessesLeft { job, user, pids } => jobs::processes_left(job, user, pids, f),
             Self::LoadsLonger { .. }
             | Self::SlowerWhileSaving { .. }
             | Self::EachSaveSlower { .. }

@@ -2,6 +2,7 @@
 #![allow(clippy::panic, reason = "a story that is not told fails its test")]
 
 use core::ops::Range;
+use std::sync::Arc;
 
 use serde_json::{Value, json};
 use stepwatch_engine::{Engine, EngineConfig, SourceInput};
@@ -46,8 +47,10 @@ impl Scene {
             cost_per_gpu_hour: Some(2.5),
             ..ResponderConfig::default()
         };
+        let mut config = EngineConfig::from(responder);
+        Arc::make_mut(&mut config.detectors).cost_per_gpu_hour = config.responder.cost_per_gpu_hour;
         Self {
-            engine: Engine::new(EngineConfig::from(responder)),
+            engine: Engine::new(config),
             now: START,
             random: Random::new(1),
             run: run.to_owned(),

@@ -3,16 +3,18 @@
 //!
 //! A job is evaluated once, with all of its nodes. While one of its runs is live, the detectors of
 //! the run are responsible. GPUs that no job holds are evaluated only if a scheduler allocates GPUs
-//! to jobs, and no known run can have them.
+//! to jobs, and no known run can have them. A run whose jobs are all over there has none.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
 use crate::detector::{NodeAt, NodeDetector};
-use crate::node::{Activity, JobAt, NodeState, words};
+use crate::node::{Activity, Claim, JobAt, NodeState, words};
 use stepwatch_model::time::{Span, Ts};
-use stepwatch_model::{Change, Clause, Fact, Finding, Kind, Sentence, Severity, clause};
+use stepwatch_model::{
+    Change, Clause, Fact, Finding, Kind, Observation, PlanCost, Sentence, Severity, clause,
+};
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -61,10 +63,11 @@ struct Wasted {
 impl GpuWaste {
     fn follow(&mut self, view: NodeAt<'_>) {
         let NodeAt { now, node: f, tenants, .. } = view;
+        let is_free = tenants.iter().all(|tenant| f.jobs.outlives(&tenant.run));
         let of_nobody = |uuid: &str| {
             let is_loaded = f.gpus.get(uuid).is_some_and(|gpu| gpu.last.is_loaded());
             let computes = is_loaded && f.gpus.activity(now, uuid) == Activity::Computes;
-            computes && f.jobs.are_given_gpus() && !f.jobs.hold(uuid) && tenants.is_empty()
+            computes && f.jobs.are_given_gpus() && !f.jobs.hold(uuid) && is_free
         };
         self.without_job.retain(|uuid, _| of_nobody(uuid));
         for (uuid, _) in f.gpus.iter().filter(|(uuid, _)| of_nobody(uuid)) {
@@ -73,29 +76,43 @@ impl GpuWaste {
     }
 
     fn wasted(&self, c: &Config, view: NodeAt<'_>, jobs: &[JobAt]) -> Vec<Wasted> {
-        let NodeAt { now, node: f, .. } = view;
-        let idle = jobs.iter().filter_map(|job| idle(c, now, job));
-        idle.chain(self.computing(c, now, f)).collect()
+        let idle = jobs.iter().filter_map(|job| idle(c, view, job));
+        idle.chain(self.computing(c, view)).collect()
     }
 
     /// The GPUs that compute for no job.
-    fn computing(&self, c: &Config, now: Ts, f: &NodeState) -> Option<Wasted> {
+    fn computing(&self, c: &Config, view: NodeAt<'_>) -> Option<Wasted> {
+        let NodeAt { now, node: f, .. } = view;
         let long = || self.without_job.iter().filter(|(_, since)| now - **since >= c.without_job_after);
         let gpus = long().count();
         let (uuid, since) = long().min_by_key(|(_, since)| **since)?;
         let node = f.name.clone();
         let lasts = now - *since;
+        let seconds = long().map(|(_, since)| (now - *since).as_secs_f64()).sum();
+        let cost = cost(view, seconds);
+        // An environment may name no GPU that is known here.
+        let may_have =
+            |(_, claim): &(&str, &Claim)| claim.gpus.is_empty() || long().any(|(uuid, _)| claim.has(uuid));
+        let left: Vec<Clause> = f.jobs.over().filter(may_have).map(left).collect();
+        let left = (!left.is_empty()).then(|| clause!("; {left}", left = Fact::joined(left, "; ")));
         let what = if gpus == 1 {
             let gpu = Fact::Device(words::gpu_of(f, uuid, ""));
-            clause!("{gpu} of {node} has computed for {lasts}, and no job holds it", gpu, node, lasts)
-        } else {
-            let hours = long().map(|(_, since)| (now - *since).as_secs_f64() / 3600.0).sum();
             clause!(
-                "{gpus} GPUs of {node} have computed for {lasts}, and no job holds them: {hours} GPU hours",
+                "{gpu} of {node} has computed for {lasts}, and no job holds it: {cost}{left}",
+                gpu,
+                node,
+                lasts,
+                cost,
+                left,
+            )
+        } else {
+            clause!(
+                "{gpus} GPUs of {node} have computed for {lasts}, and no job holds them: {cost}{left}",
                 gpus,
                 node,
                 lasts,
-                hours = Fact::decimal(hours, 1),
+                cost,
+                left,
             )
         };
         let names = long().map(|(uuid, _)| uuid.clone()).collect();
@@ -103,8 +120,25 @@ impl GpuWaste {
     }
 }
 
+/// The GPU hours of so many seconds of one GPU, and their price if one is configured.
+fn cost(view: NodeAt<'_>, seconds: f64) -> Clause {
+    let of_one =
+        PlanCost { gpus: Some(1), dollars_per_gpu_hour: view.dollars_per_gpu_hour, ..PlanCost::default() };
+    let hours = Fact::decimal(of_one.gpu_hours(seconds).unwrap_or_default(), 1);
+    let price =
+        of_one.dollars(seconds).map(|dollars| clause!(", ${dollars}", dollars = Fact::decimal(dollars, 2)));
+    clause!("{hours} GPU hours{price}", hours, price)
+}
+
+/// The processes that are left of a job.
+fn left((job, claim): (&str, &Claim)) -> Clause {
+    let (job, user, pids) = (job.to_owned(), claim.user.clone(), claim.pids.clone());
+    clause!("{left}", left = &Observation::ProcessesLeft { job, user, pids })
+}
+
 /// The waste of a job; `None` if there is none.
-fn idle(c: &Config, now: Ts, job: &JobAt) -> Option<Wasted> {
+fn idle(c: &Config, view: NodeAt<'_>, job: &JobAt) -> Option<Wasted> {
+    let now = view.now;
     let Activity::Idle { since } = job.activity else { return None };
     let lasts = now - since;
     let of_the_run = |(_, at): &(String, Ts)| now - since.max(*at) >= c.after_end;
@@ -116,14 +150,13 @@ fn idle(c: &Config, now: Ts, job: &JobAt) -> Option<Wasted> {
         clause!("; its run {run} ended {ago} ago", run = Fact::text(run.clone()), ago = now - *at)
     });
     let on = (job.nodes > 1).then(|| clause!(" on {nodes} nodes", nodes = job.nodes));
-    let hours = job.gpus as f64 * lasts.as_secs_f64() / 3600.0;
     let what = clause!(
-        "{job} holds {gpus} GPUs{on}, and none has computed for {lasts}: {hours} GPU hours{ended}",
+        "{job} holds {gpus} GPUs{on}, and none has computed for {lasts}: {cost}{ended}",
         job = Fact::text(job.text.clone()),
         gpus = job.gpus,
         on,
         lasts,
-        hours = Fact::decimal(hours, 1),
+        cost = cost(view, job.gpus as f64 * lasts.as_secs_f64()),
         ended,
     );
     Some(Wasted { names: vec![job.text.clone()], gpus: job.gpus, since, what })

@@ -88,7 +88,9 @@ impl Node {
     /// Runs the detectors.
     pub fn look(&mut self, now: Ts, tenants: Tenants<'_>, jobs: Option<&[JobAt]>, out: &mut Vec<Finding>) {
         self.state.age(now);
-        self.detectors.look(NodeAt { now, node: &self.state, tenants, jobs }, out);
+        let dollars_per_gpu_hour = self.detectors.dollars_per_gpu_hour();
+        let view = NodeAt { now, node: &self.state, tenants, jobs, dollars_per_gpu_hour };
+        self.detectors.look(view, out);
     }
 
     pub fn deadline(&self) -> Ts {

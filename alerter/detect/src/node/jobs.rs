@@ -15,6 +15,8 @@ const MAX_JOBS: usize = 16;
 /// The most runs, and the most GPUs, kept for a job.
 const MAX_RUNS: usize = 16;
 const MAX_GPUS: usize = 64;
+/// The most processes kept of a job that is over.
+const MAX_PIDS: usize = 64;
 
 /// The jobs by id. The end of a job while its exporter is away is not reported; it lapses as a
 /// condition does.
@@ -39,12 +41,29 @@ pub(crate) struct Claim {
     pub(crate) uid: Option<u32>,
     /// A control group of the scheduler shows the job, not only the environment of a process.
     pub(crate) attested: bool,
+    /// It is over on the node: only environments of processes that survived it name it. It holds no
+    /// GPU.
+    pub(crate) over: bool,
+    /// Those processes and their user; empty if unknown.
+    pub(crate) pids: Vec<u32>,
+    pub(crate) user: String,
     /// When it was first reported.
     pub(crate) since: Ts,
     /// Runs that the exporter saw in the job.
     pub(crate) runs: Vec<String>,
     /// UUIDs of the whole GPUs that the job holds.
     pub(crate) gpus: Vec<String>,
+}
+
+impl Claim {
+    fn holds_gpus(&self) -> bool {
+        !self.over && !self.gpus.is_empty()
+    }
+
+    /// Whether it names a GPU, or a part of it.
+    pub(crate) fn has(&self, uuid: &str) -> bool {
+        self.gpus.iter().any(|held| held.split('/').next() == Some(uuid))
+    }
 }
 
 impl Jobs {
@@ -68,19 +87,29 @@ impl Jobs {
 
     /// Whether a job holds a GPU, or a part of it.
     pub(crate) fn hold(&self, uuid: &str) -> bool {
-        let is_of = |held: &String| held.split('/').next() == Some(uuid);
-        self.with_gpus().any(|claim| claim.gpus.iter().any(is_of))
+        self.with_gpus().any(|claim| claim.has(uuid))
+    }
+
+    /// The jobs that are over and have processes left.
+    pub(crate) fn over(&self) -> impl Iterator<Item = (&str, &Claim)> {
+        self.all.iter().map(|(id, job)| (id.as_str(), &job.claim)).filter(|(_, claim)| claim.over)
+    }
+
+    /// Whether a run has processes here of jobs that are over, and of no other job.
+    pub(crate) fn outlives(&self, run: &str) -> bool {
+        let mut of_run = self.all.values().filter(|job| job.claim.runs.iter().any(|of| of == run)).peekable();
+        of_run.peek().is_some() && of_run.all(|job| job.claim.over)
     }
 
     /// The descriptions and claims of jobs that hold GPUs.
     pub(crate) fn described(&self) -> impl Iterator<Item = (&str, &Claim)> {
         let all = self.all.values().map(|job| (job.text.as_str(), &job.claim));
-        all.filter(|(_, claim)| !claim.gpus.is_empty())
+        all.filter(|(_, claim)| claim.holds_gpus())
     }
 
     /// The claims of jobs that hold GPUs.
     pub(crate) fn with_gpus(&self) -> impl Iterator<Item = &Claim> {
-        self.all.values().map(|job| &job.claim).filter(|claim| !claim.gpus.is_empty())
+        self.all.values().map(|job| &job.claim).filter(|claim| claim.holds_gpus())
     }
 
     /// Handles a job that began, ended, or still runs; true if that is news.
@@ -102,11 +131,19 @@ impl Jobs {
             named.iter().filter_map(Value::as_str).take(most).map(str::to_owned).collect()
         };
         let (runs, gpus) = (list("runs", MAX_RUNS), list("gpus", MAX_GPUS));
+        let pids = if let Some(Value::List(pids)) = e.extra.get("pids") { pids.as_slice() } else { &[] };
+        let pid = |v: &Value| v.as_f64().filter(|v| *v > 0.0).map(|v| v as u32);
+        let pids = pids.iter().filter_map(pid).take(MAX_PIDS).collect();
+        let user = word("user").unwrap_or_default().to_owned();
         self.are_given_gpus |= !gpus.is_empty();
         let attested = matches!(e.extra.get("attested"), Some(Value::Bool(true)));
         let had = self.all.get(id);
+        // An exporter that was started again does not know that the job is over.
+        let was_over = had.is_some_and(|had| had.claim.over) && !attested;
+        let over = was_over || matches!(e.extra.get("over"), Some(Value::Bool(true)));
         let since = had.filter(|had| had.claim.uid == e.uid).map_or(now, |had| had.claim.since);
-        let job = Job { text, last: now, claim: Claim { uid: e.uid, attested, since, runs, gpus } };
+        let claim = Claim { uid: e.uid, attested, over, pids, user, since, runs, gpus };
+        let job = Job { text, last: now, claim };
         let same = had.is_some_and(|had| had.text == job.text && had.claim == job.claim);
         self.all.insert(id.to_owned(), job);
         let left_out = (self.all.len() > MAX_JOBS).then(|| self.least(id)).flatten();

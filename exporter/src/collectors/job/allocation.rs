@@ -11,6 +11,7 @@
 mod claimed;
 mod config;
 mod devices;
+mod ended;
 mod environ;
 mod events;
 mod families;
@@ -155,11 +156,10 @@ impl Collector for AllocationReader {
             out.set(&GPU_POD, &labels, true);
         }
         let jobs = self.limit(found.jobs);
-        for job in &jobs {
-            job.write(out);
-        }
+        let here = || jobs.iter().filter(|job| job.left.is_none());
+        here().for_each(|job| job.write(out));
         for scheduler in found::schedulers(&jobs) {
-            let count = jobs.iter().filter(|j| j.scheduler == scheduler).count();
+            let count = here().filter(|j| j.scheduler == scheduler).count();
             out.set(&RUNNING, &[scheduler.as_str()], count);
         }
         self.write_sources(cx, out);

@@ -150,6 +150,60 @@ fn a_gpu_that_computes_for_no_job_is_named_where_jobs_get_gpus() {
     assert!(said.starts_with(first), "{said}");
 }
 
+/// What the exporter says of a job once only the environments of its processes name it.
+fn over(id: &str, node: &str, runs: &[&str]) -> Event {
+    let mut e = job(id, node, 1, runs);
+    e.extra.insert("over".into(), Value::Bool(true));
+    e.extra.insert("pids".into(), Value::List([41.0, 42.0].map(Value::Number).to_vec()));
+    e
+}
+
+/// So many minutes in which the run steps on a node whose GPUs compute.
+fn trains(b: &mut Bench, jobs: &[Event], many: i64) {
+    for _ in 0..many {
+        b.steps("llama", &["n1"], 5);
+        minutes(b, &["n1"], jobs, 0.9, 1);
+    }
+}
+
+fn wasted(b: &Bench) -> bool {
+    b.summary().iter().any(|(kind, ..)| *kind == Kind::GpuWaste)
+}
+
+#[test]
+fn a_run_that_outlives_its_job_is_named_with_its_processes() {
+    let mut b = Bench::new();
+    trains(&mut b, &[job("7", "n1", 1, &["llama"])], 5);
+    trains(&mut b, &[over("7", "n1", &["llama"])], 25);
+    assert!(!wasted(&b), "{:?}", b.summary());
+    // An exporter that was started again does not know that the job is over.
+    trains(&mut b, &[job("7", "n1", 1, &["llama"])], 2);
+    trains(&mut b, &[over("7", "n1", &["llama"])], 15);
+    assert!(wasted(&b), "{:?}", b.summary());
+    let said = b.incidents.iter().find(|r| r.kind == Kind::GpuWaste).unwrap().summary.to_string();
+    let names =
+        ["no job holds them: ", "processes 41, 42 of bob still run, though job 7 is over on this node"];
+    assert!(names.iter().all(|name| said.contains(name)), "{said}");
+}
+
+#[test]
+fn a_run_with_another_job_here_or_of_no_known_job_holds_its_gpus() {
+    for jobs in [
+        // The other job holds no GPU that is known, such as on a node without NVML.
+        vec![over("7", "n1", &["llama"]), without_gpus(job("8", "n1", 1, &["llama"]))],
+        vec![over("7", "n1", &["other"])],
+    ] {
+        let mut b = Bench::new();
+        trains(&mut b, &jobs, 45);
+        assert!(!wasted(&b), "{:?}", b.summary());
+    }
+}
+
+fn without_gpus(mut e: Event) -> Event {
+    e.extra.remove("gpus");
+    e
+}
+
 #[test]
 fn an_exporter_that_was_away_proves_nothing() {
     let mut b = Bench::new();

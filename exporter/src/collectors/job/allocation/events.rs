@@ -75,6 +75,11 @@ impl Job {
         if self.attested {
             say("attested", Value::Bool(true));
         }
+        if let Some(left) = &self.left {
+            let pids = left.iter().take(MAX_NAMED).map(|pid| Value::Number(f64::from(*pid)));
+            say("over", Value::Bool(true));
+            say("pids", Value::List(pids.collect()));
+        }
         let texts = [
             ("job_name", &i.name),
             ("user", &i.user),
@@ -124,6 +129,11 @@ impl Job {
             n => format!("on {n} GPUs"),
         };
         let [name, user] = [name, user].map(Option::unwrap_or_default);
+        if let Some(left) = &self.left {
+            let many = left.len();
+            let job = format!("{scheduler}job {}{name}{user}", self.id);
+            return format!("{job} is over, and has training processes left: {many}");
+        }
         format!("{scheduler}job {}{name}{user} is here, {gpus}", self.id)
     }
 }

@@ -14,6 +14,8 @@ pub(super) struct Job {
     pub(super) uid: Option<u32>,
     /// Whether a control group shows it, rather than only an environment.
     pub(super) attested: bool,
+    /// The training processes that are left of a job that is over on this node. It holds nothing.
+    pub(super) left: Option<BTreeSet<u32>>,
     pub(super) scheduler: Scheduler,
     pub(super) identity: Identity,
     pub(super) devices: BTreeSet<Device>,
@@ -53,6 +55,7 @@ impl Job {
             id: id.to_owned(),
             uid: None,
             attested: false,
+            left: None,
             scheduler: Scheduler::Kubernetes,
             identity,
             devices: BTreeSet::new(),

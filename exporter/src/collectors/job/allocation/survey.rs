@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use super::claimed::Claimed;
 use super::config::Config;
 use super::devices::{Device, Known};
+use super::ended::Ended;
 use super::environ::{Facts, Identity, Scheduler};
 use super::found::{Found, Job, Pod, name_runs, pod_of};
 use super::instances::Instances;
@@ -40,6 +41,7 @@ pub(super) struct Survey {
     open: BTreeMap<u32, (Instant, BTreeSet<u32>)>,
     instances: Instances,
     claimed: Claimed,
+    ended: Ended,
     pub(super) unreadable: usize,
     pub(super) unresolved: usize,
     pub(super) unresolved_pods: usize,
@@ -71,6 +73,8 @@ struct Draft {
     in_group: bool,
     /// Whether a control group of the scheduler shows it, which no user can create.
     attested: bool,
+    /// Whether it is over on this node, and only environments of processes name it.
+    over: bool,
 }
 
 /// The inputs of one survey.
@@ -106,7 +110,8 @@ impl Survey {
             drafts.insert(id, draft);
         }
         let training = cx.hub.processes(cx.roots);
-        let loose = self.attach(cx.roots, &training, &mut drafts, now);
+        let is_known = groups::is_here(cx.roots, &config.cgroups);
+        let loose = self.attach(cx.roots, &training, &mut drafts, is_known, now);
         self.prolog(config, &known, &mut drafts);
         self.unreadable = 0;
         self.unresolved = 0;
@@ -132,18 +137,25 @@ impl Survey {
         self.claimed.dropped
     }
 
-    /// Assigns training processes to their jobs. Returns those that name no job.
+    /// Assigns training processes to their jobs. Returns those that name no job. `is_known` tells
+    /// whether Slurm's control groups can be read.
     fn attach<'a>(
         &mut self,
         roots: &Roots,
         training: &'a [TrainingProcess],
         drafts: &mut BTreeMap<String, Draft>,
+        is_known: bool,
         now: Instant,
     ) -> Vec<&'a TrainingProcess> {
         let mut others = Vec::new();
+        let mut outside = BTreeSet::new();
         for process in training {
             let group = roots::read(&roots.proc(process.pid.to_string()).join("cgroup")).unwrap_or_default();
             let Some(id) = groups::job_of_process(&group) else {
+                // The group of a pod is the kubelet's, and an unread one shows nothing.
+                if !group.trim().is_empty() && !group.contains("kubepods") {
+                    outside.insert(process.pid);
+                }
                 others.push(process);
                 continue;
             };
@@ -159,16 +171,19 @@ impl Survey {
         for draft in drafts.values_mut() {
             draft.uid = draft.uid.or_else(|| user_of(roots, &draft.pids));
         }
-        self.attach_by_environ(roots, others, drafts, now)
+        let shown = drafts.iter().filter(|(_, draft)| draft.attested).map(|(id, _)| id.clone());
+        self.ended.note(is_known.then(|| shown.collect()));
+        self.attach_by_environ(roots, (others, &outside), drafts, now)
     }
 
     /// Assigns processes to the jobs in their environments. Any user can name any job there, so a
     /// process joins only a job of its own user, or any job if it belongs to root. A job without a
-    /// control group belongs to the user who named it first.
+    /// control group belongs to the user who named it first. A job is over if only processes
+    /// `outside` of Slurm's control groups name it, and those groups show that it is not here.
     fn attach_by_environ<'a>(
         &mut self,
         roots: &Roots,
-        training: Vec<&'a TrainingProcess>,
+        (training, outside): (Vec<&'a TrainingProcess>, &BTreeSet<u32>),
         drafts: &mut BTreeMap<String, Draft>,
         now: Instant,
     ) -> Vec<&'a TrainingProcess> {
@@ -176,13 +191,17 @@ impl Survey {
         for process in training {
             let facts = self.facts(roots, process.pid);
             let started = self.seen.get(&process.pid).map_or(f64::INFINITY, |seen| seen.started);
-            match facts.and_then(|facts| facts.job.clone()) {
-                Some(job) => claims.push((started, process, job)),
-                None => loose.push(process),
-            }
+            let Some((facts, job)) = facts.and_then(|facts| facts.job.clone().map(|job| (facts, job))) else {
+                loose.push(process);
+                continue;
+            };
+            let is_shown = |(id, draft): (&String, &Draft)| draft.attested && facts.identity_of(id).is_some();
+            let is_over = job.0 == Scheduler::Slurm && outside.contains(&process.pid);
+            let is_over = is_over && self.ended.is_over(&job.1) && !drafts.iter().any(is_shown);
+            claims.push((started, process, job, is_over));
         }
         claims.sort_by(|a, b| a.0.total_cmp(&b.0));
-        for (_, process, (scheduler, id)) in claims {
+        for (_, process, (scheduler, id), is_over) in claims {
             let user = processes::user(roots, process.pid);
             let shown = drafts.get(&id).filter(|draft| draft.attested).map(|draft| draft.uid);
             let owner = shown.unwrap_or_else(|| self.claimed.owner(&id, user, now));
@@ -190,8 +209,9 @@ impl Survey {
                 loose.push(process);
                 continue;
             }
-            let new = || Draft { scheduler, uid: owner, ..Draft::default() };
+            let new = || Draft { scheduler, uid: owner, over: true, ..Draft::default() };
             let draft = drafts.entry(id).or_insert_with(new);
+            draft.over &= is_over;
             draft.pids.insert(process.pid);
             draft.runs.insert(process.run.clone());
         }
@@ -204,7 +224,8 @@ impl Survey {
         let read = prolog::read(dir, known);
         self.prolog_read = read.is_ok();
         for (id, devices) in read.unwrap_or_default() {
-            drafts.entry(id).or_default().devices = devices;
+            let draft = drafts.entry(id).or_default();
+            (draft.devices, draft.over) = (devices, false);
         }
     }
 
@@ -254,6 +275,7 @@ impl Survey {
             id,
             uid: draft.uid,
             attested: draft.attested,
+            left: draft.over.then(|| draft.pids.clone()),
             scheduler: draft.scheduler,
             identity,
             gpus: gpus.max(devices.len()),
@@ -337,7 +359,8 @@ impl Survey {
         loose: &[&TrainingProcess],
     ) -> Vec<Job> {
         let Look { roots, known, .. } = look;
-        let taken: BTreeSet<&Device> = inner.iter().flat_map(|j| &j.devices).collect();
+        let taken: BTreeSet<&Device> =
+            inner.iter().filter(|j| j.left.is_none()).flat_map(|j| &j.devices).collect();
         let mut jobs: BTreeMap<String, Job> = BTreeMap::new();
         for pod in pods {
             let id = format!("{}/{}", pod.namespace, pod.pod);

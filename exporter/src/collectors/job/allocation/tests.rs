@@ -13,6 +13,8 @@ use crate::origin::{Origin, Peer};
 use crate::roots::Roots;
 use crate::testing::{Bench, logged};
 
+mod over;
+
 struct Node {
     dir: tempfile::TempDir,
     bench: Bench,
