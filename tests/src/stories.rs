@@ -28,7 +28,8 @@ pub struct Story {
     pub onset: Ts,
     /// The message that says it: the last one that people got about the incident.
     pub message: Message,
-    /// When people were first told about the incident.
+    /// When people were first told about the incident; of a ticket that becomes a page, when that
+    /// is sent.
     pub told: Ts,
     /// What the message must name: the cause, and the figures that show it.
     pub names: &'static [&'static str],

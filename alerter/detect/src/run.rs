@@ -67,7 +67,7 @@ pub use reports::{Report, Topic};
 pub(crate) use save_nodes::{SavingNodes, Spell};
 pub(crate) use save_windows::{SaveWindows, Slowing};
 pub(crate) use setup_groups::SlowerSetup;
-pub(crate) use sizes::{ENDS_KEPT, Judged, Sort, are_alike};
+pub(crate) use sizes::{ENDS_KEPT, Judged, Room, Sort, are_alike};
 pub use stages::{CheckpointStages, Stage, StageTimes};
 pub(crate) use stages::{StageReport, Staged};
 pub(crate) use startup::{Greeter, Greeting, Placed};

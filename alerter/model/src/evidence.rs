@@ -178,7 +178,8 @@ pub enum Observation {
     CheckpointOpen,
     CheckpointSlower,
     /// The checkpoint was loaded in `value` seconds, by the others in `expected`; `runs`: it is
-    /// still being loaded. `rates` are in bytes a second: its own, and the usual one.
+    /// still being loaded. `rates` are in bytes a second: its own, or the highest that it may have
+    /// while it is being loaded, and the usual one.
     LoadsLonger {
         value: Num,
         expected: Num,

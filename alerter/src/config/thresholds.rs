@@ -32,12 +32,17 @@ fn alone(detector: &str, settings: &Map<String, Value>, errors: &mut Vec<String>
     }
 }
 
-/// Checks pairs such as `ticket_at` and `page_at`, or `halvings_ticket` and `halvings_page`: a page
-/// at a lower value would make the ticket pointless.
+/// Checks pairs such as `ticket_at` and `page_at`, `halvings_ticket` and `halvings_page`, or
+/// `never_saved_unsized` and `never_saved_page_unsized`: a page at a lower value would make the
+/// ticket pointless.
 fn pairs(detector: &str, settings: &Map<String, Value>, errors: &mut Vec<String>) {
-    for (key, ticket) in settings.iter().filter(|(key, _)| key.contains("ticket")) {
-        let other = key.replace("ticket", "page");
-        let Some(page) = settings.get(&other) else { continue };
+    for (other, page) in settings.iter().filter(|(other, _)| other.contains("page")) {
+        let keys = [other.replace("page", "ticket"), other.replace("_page_", "_")];
+        let Some((key, ticket)) =
+            keys.iter().filter(|key| *key != other).find_map(|key| settings.get_key_value(key))
+        else {
+            continue;
+        };
         if number(ticket).zip(number(page)).is_some_and(|(ticket, page)| page < ticket) {
             errors.push(format!(
                 "detectors.{detector}.{other}: is below {key}, so that it would page before it makes a ticket"
@@ -70,6 +75,10 @@ mod tests {
         for (yaml, want) in [
             ("ckpt_stale: {ticket_at: 5, page_at: 1}", "detectors.ckpt_stale.page_at: is below ticket_at"),
             ("source_lost: {page_after: 5s}", "detectors.source_lost.page_after: is below ticket_after"),
+            (
+                "ckpt_stale: {never_saved_page_gpu_hours: 100}",
+                "detectors.ckpt_stale.never_saved_page_gpu_hours: is below never_saved_gpu_hours",
+            ),
             ("nonfinite: {halvings_ticket: 9}", "detectors.nonfinite.halvings_page: is below"),
             ("hang: {floor: 0s}", "detectors.hang.floor: must be above 0s"),
             ("loss_spike: {h: -1}", "detectors.loss_spike.h: must be at least 0, got -1"),

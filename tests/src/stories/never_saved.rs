@@ -7,25 +7,26 @@ use stepwatch_model::time::Span;
 use super::{Scene, Step, Story};
 
 pub(super) fn tell() -> Story {
-    let mut scene = Scene::new("llama-70b", 64, 8);
-    scene.begins(&json!({}));
+    let mut scene = Scene::new("llama-70b", 8, 8);
+    scene.begins(&json!({"client": "stepwatch-python/0.1.0"}));
     let onset = scene.now;
-    while !scene.has_told(Kind::CkptStale) {
-        assert!(scene.step < 1000, "nobody was told");
-        scene.steps(1, |_| Step { seconds: 20.0, compute: 17.0 });
-        if scene.step == 30 {
-            scene.checkpoint(0, scene.step, "save", "start", 0.0);
-            scene.checkpoint(0, scene.step, "save", "fail", 0.0);
-        }
+    while !scene.has_paged(Kind::CkptStale) {
+        assert!(scene.step < 1000, "nobody was paged");
+        scene.steps(1, |_| Step { seconds: 60.0, compute: 51.0 });
+        let has_lost = scene.now - onset >= Span::secs(3 * 3600 + 15 * 60);
+        assert!(!has_lost || scene.has_told(Kind::CkptStale), "there was no ticket first");
     }
-    scene.ends(Kind::CkptStale, |told| Story {
+    let told = scene.now;
+    scene.ends(Kind::CkptStale, |all| Story {
         title: "A run that never saved",
-        what: "The first save of a run on 512 GPUs fails: the path of the new storage is wrong. The trainer logs a \
-               warning and goes on. It has not saved often enough to have a rhythm that could be missed.",
+        what: "A new script for 64 GPUs has no line that saves. It makes steps and reports no save at all, neither \
+               one that ends nor one that fails, so there is no rhythm that could be missed. After three hours, \
+               when 200 GPU hours would be lost, there is a ticket, which nobody reads. At 1,000 GPU hours somebody \
+               is woken.",
         onset,
-        message: told.message,
-        told: told.told,
+        message: all.message,
+        told,
         names: &["GPU hours", "checkpoint"],
-        within: Span::secs(3600),
+        within: Span::secs(16 * 3600),
     })
 }

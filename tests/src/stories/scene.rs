@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 use stepwatch_engine::{Engine, EngineConfig, SourceInput};
-use stepwatch_model::Kind;
 use stepwatch_model::time::{Span, Ts};
+use stepwatch_model::{Kind, Severity};
 use stepwatch_respond::config::ResponderConfig;
 use stepwatch_respond::effect::{Effect, Notification};
 use stepwatch_wire::{Cursor, Event};
@@ -175,6 +175,12 @@ impl Scene {
     /// Whether people were told about an incident of this kind.
     pub fn has_told(&self, kind: Kind) -> bool {
         self.notifications.iter().any(|(_, n)| n.message.kind == kind)
+    }
+
+    /// Whether people were woken by such an incident.
+    pub fn has_paged(&self, kind: Kind) -> bool {
+        let pages = |n: &Notification| n.message.kind == kind && n.message.severity == Severity::Page;
+        self.notifications.iter().any(|(_, n)| pages(n))
     }
 
     /// Ends the story. What people were told of the kind is its message; it panics if they were

@@ -35,7 +35,7 @@ pub(super) fn tell() -> Story {
         onset,
         message: told.message,
         told: told.told,
-        names: &["gpu-015", "gpu-016"],
+        names: &["gpu-015", "gpu-016", "at most 0.3125 GB/s so far"],
         within: Span::secs(20 * 60),
     })
 }

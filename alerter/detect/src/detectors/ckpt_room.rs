@@ -2,18 +2,24 @@
 //!
 //! Only for runs whose `ckpt` events have `free_bytes`. A run that keeps its last few checkpoints
 //! and deletes the oldest looks as if it filled the file system until the first deletion, and the
-//! space may be read before a deletion or after it. So nothing is judged before the space after 8
-//! checkpoints is known. What is left after the best of the newer four, against the best of the
-//! older four, is the fall from save to save. If one of the last four checkpoints took less than
-//! half of its size, something was deleted, and nothing is raised. A run that keeps more than it
-//! saved since it began to be read looks as if it filled the file system: that is a ticket, and a
-//! page only where less than one fits.
+//! space may be read before a deletion or after it. So how fast it falls is not judged before the
+//! space after 8 checkpoints is known. What is left after the best of the newer four, against the
+//! best of the older four, is the fall from save to save. If one of the last four checkpoints took
+//! less than half of its size, something was deleted, and nothing is raised. A run that keeps more
+//! than it saved since it began to be read looks as if it filled the file system: that is a ticket,
+//! and a page only where less than one fits.
 //!
 //! Fewer than `fits` more saves at this fall are a ticket. Less free space than one checkpoint
 //! takes, and than was seen to be enough in the same moment of an earlier save, is a page if the
 //! space falls. Where the space is reported when a save begins as well, that moment decides: a run
 //! may delete the oldest one just before. If it does not fall, but a save begins with so little, it
 //! is a ticket. What others write is no checkpoint, so how fast they fill it makes no page.
+//!
+//! Before that, less space than the last checkpoint took, and than was ever enough, is a ticket
+//! when the next save begins, and after the first checkpoint of all, when there is none yet that
+//! could be deleted. Only a run that is seen from its beginning is judged so: one that goes on may
+//! delete what it saved before. Once anything was deleted, the 8 are awaited, and the ticket is
+//! over. It is over too when one has room again.
 //!
 //! It is over when the space falls no more, when something was deleted before each of the last two
 //! readings, or when one more fits than a ticket asks for. Several directories are judged apart,
@@ -22,7 +28,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::detector::{ClockDetector, RunAt};
-use crate::run::{ENDS_KEPT, RunState, Sort, median};
+use crate::run::{ENDS_KEPT, Room, RunState, Sort, median};
 use crate::stats::latch::Latch;
 use stepwatch_model::time::{Span, Ts};
 use stepwatch_model::{Change, Finding, Kind, Sentence, Severity, clause};
@@ -122,6 +128,30 @@ impl Outlook {
         })
     }
 
+    /// The same until enough of them are known, as if nothing were ever deleted. None if the size
+    /// of the last one is not known.
+    fn early(sort: &Sort) -> Option<Self> {
+        let (last, ends) = (sort.last_room()?, sort.ends());
+        let size = ends.iter().rev().find_map(|end| end.bytes).filter(|size| *size > 0.0)?;
+        let readings = || ends.iter().copied().chain(Some(last).filter(|last| last.begins));
+        let deletes = |(before, after): (Room, Room)| {
+            let least = if after.begins { -DELETED } else { DELETED };
+            before.free - after.free < least * size
+        };
+        Some(Self {
+            free: last.free,
+            size: Some(size),
+            fall: size,
+            deletions: 0,
+            deletes: readings().zip(readings().skip(1)).any(deletes),
+            every: None,
+            ended: None,
+            begins: last.begins,
+            decides: false,
+            enough: sort.enough(last.begins),
+        })
+    }
+
     /// What the next checkpoint takes, as far as that is known.
     fn takes(&self) -> f64 {
         self.size.unwrap_or(self.fall)
@@ -208,7 +238,7 @@ impl Outlook {
 
 impl Found {
     fn judge(&mut self, c: &Config, view: RunAt<'_>, sort: &Sort, out: &mut Vec<Finding>) {
-        let Some(outlook) = Outlook::of(sort) else { return };
+        let Some(outlook) = Outlook::of(sort) else { return self.judge_early(c, view, sort, out) };
         if let Some(severity) = outlook.severity(c) {
             if self.latch.raise(severity) {
                 self.raised = Some(sort.key());
@@ -217,14 +247,47 @@ impl Found {
             }
             return;
         }
+        if outlook.is_over(c) {
+            self.end(c, view, sort, &outlook, out);
+        }
+    }
+
+    /// The same while it is not known how fast the space falls.
+    fn judge_early(&mut self, c: &Config, view: RunAt<'_>, sort: &Sort, out: &mut Vec<Finding>) {
+        let Some(outlook) = Outlook::early(sort) else { return };
+        if outlook.deletes || !outlook.lacks() {
+            self.end(c, view, sort, &outlook, out);
+        } else if is_followed(view.run) && (outlook.begins || is_first(view.run, sort)) {
+            let severity = Severity::Ticket;
+            if self.latch.raise(severity) {
+                self.raised = Some(sort.key());
+                let why = outlook.sentence(view.now);
+                out.push(finding(c, view, Some(&outlook), (Change::Raise, severity), why));
+            }
+        }
+    }
+
+    /// What was raised of this sort is over.
+    fn end(&mut self, c: &Config, view: RunAt<'_>, sort: &Sort, outlook: &Outlook, out: &mut Vec<Finding>) {
         // A sort that was crowded out is not heard of again.
         let knows = |key: u64| view.run.checkpoints.sizes().is_some_and(|sizes| sizes.knows(key));
         let is_it = self.raised.is_none_or(|raised| raised == sort.key() || !knows(raised));
-        if is_it && outlook.is_over(c) && self.latch.clear() {
+        if is_it && self.latch.clear() {
             let clear = (Change::Clear, Severity::Info);
-            out.push(finding(c, view, Some(&outlook), clear, outlook.relief()));
+            out.push(finding(c, view, Some(outlook), clear, outlook.relief()));
         }
     }
+}
+
+/// Whether the run is seen from its beginning, so that it has no checkpoint that was not seen.
+fn is_followed(f: &RunState) -> bool {
+    let first = f.attempts.past.front().map_or(f.attempts.first_step, |attempt| attempt.first_step);
+    f.is_first_step(first)
+}
+
+/// Whether the last checkpoint is the first one of the run.
+fn is_first(f: &RunState, sort: &Sort) -> bool {
+    sort.ends().len() == 1 && f.checkpoints.steps.len() <= 1
 }
 
 impl ClockDetector for CkptRoom {
@@ -283,6 +346,13 @@ mod tests {
 
     fn trainer() -> Saver {
         Saver::new(Kind::CkptRoom)
+    }
+
+    /// The same of a run that goes on, and has older checkpoints.
+    fn resumed() -> Saver {
+        let mut t = trainer();
+        t.run.state.attempts.first_step = Some(5001);
+        t
     }
 
     /// It saves 100 GB.
@@ -353,10 +423,55 @@ mod tests {
             assert!(t.found().is_empty(), "{free:?}: {:?}", t.found());
         }
         // It deletes the oldest after it has written one: 20 GB are left in between.
-        let mut t = trainer();
+        let mut t = resumed();
         for _ in 0..12 {
             t.moves().save("start", 120.0).save("end", 20.0);
         }
+        assert!(t.found().is_empty(), "{:?}", t.found());
+    }
+
+    #[test]
+    fn the_second_save_that_does_not_fit_is_told_after_the_first_one() {
+        let mut t = trainer();
+        t.moves().save("start", 140.0).save("end", 40.0);
+        assert_eq!(t.changes(), [TICKET]);
+        assert_eq!(
+            t.found()[0].1,
+            "40 GB are free where the checkpoints are written, and one takes 100 GB; less than one fits; delete \
+             old checkpoints, or let the trainer keep fewer"
+        );
+        let ticket = t.out.iter().find(|v| v.kind == Kind::CkptRoom).unwrap();
+        assert_eq!((ticket.value, ticket.expected), (0.4, 3.0));
+        t.moves().save("start", 40.0);
+        assert_eq!(t.changes(), [TICKET], "nothing is said twice");
+        t.save("end", 340.0);
+        assert_eq!(t.changes(), [TICKET, CLEAR], "somebody made room");
+        t.moves().save("start", 60.0);
+        assert_eq!(t.changes(), [TICKET, CLEAR], "and may do so again");
+    }
+
+    #[test]
+    fn a_later_save_that_does_not_fit_is_told_when_it_begins() {
+        let mut t = trainer();
+        t.moves().save("end", 140.0).moves().save("start", 140.0).save("end", 40.0);
+        assert!(t.found().is_empty(), "it may delete the oldest now: {:?}", t.found());
+        t.moves().save("start", 40.0);
+        assert_eq!(t.changes(), [TICKET]);
+        // It keeps two, and deletes the oldest after a save.
+        let mut t = trainer();
+        t.moves().save("end", 140.0);
+        for _ in 0..4 {
+            t.moves().save("start", 140.0).save("end", 40.0);
+        }
+        assert!(t.found().is_empty(), "{:?}", t.found());
+        // A run that goes on may delete what it saved before.
+        let mut t = resumed();
+        t.moves().save("end", 40.0).moves().save("start", 40.0).save("end", 40.0).moves().save("start", 40.0);
+        assert!(t.found().is_empty(), "{:?}", t.found());
+        // The size is not known.
+        let mut t = trainer();
+        t.moves();
+        t.say(r#""k":"ckpt","phase":"end","step":100,"path":"/c/100","free_bytes":1e9"#);
         assert!(t.found().is_empty(), "{:?}", t.found());
     }
 
@@ -375,7 +490,7 @@ mod tests {
         let why = &t.found()[1].1;
         assert!(why.starts_with("90 GB are free") && !why.contains("due in"), "{why}");
         // It deletes the oldest before it writes one, and 58 GB more are gone.
-        let mut t = trainer();
+        let mut t = resumed();
         t.moves().save("end", 60.0);
         for _ in 0..8 {
             t.moves().save("start", 60.0).save("end", 60.0);

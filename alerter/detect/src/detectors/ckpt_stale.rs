@@ -8,16 +8,18 @@
 //!
 //! A run that never saved has no usual interval, nor has one that saved once or twice. It is a
 //! ticket once it would lose `never_saved_gpu_hours`, and no less than `never_saved_floor` of work,
-//! and a page at five times as many GPU hours. One that never saved and goes on from a later step
-//! has a checkpoint somewhere, or was found under way, so it counts only if it was seen from its
+//! and a page at `never_saved_page_gpu_hours`, and no less than twice that time, so that no short
+//! run pages. A save that failed or does not end needs no more than the floor, and while one is
+//! being written nobody is paged. One that never saved and goes on from a later step has a
+//! checkpoint somewhere, or was found under way, so it counts only if it was seen from its
 //! beginning.
 //!
-//! Both need a reason to expect that a save would be seen. Most logs, tables and trackers report
-//! none, and would make a ticket of each large run: such runs are not judged. The client reports
-//! saves, and so do the logs that print their model (Megatron, torchtitan), so these make a ticket.
-//! A script with the client may still save without a word, so a page needs a save that was seen to
-//! fail, or to begin and not to end. A phase that saves counts as a save if no event ever says more
-//! of a checkpoint.
+//! A page needs a reason to expect that a save would be seen: one that was seen, the client, which
+//! reports saves, or a log that prints its model (Megatron, torchtitan), which does so too. A run
+//! whose arguments say where and how often it saves, and that has no such source, is a ticket that
+//! says so: it may well save. Of other runs nothing is known, most logs, tables and trackers report
+//! no saves, and a ticket of each large run would say nothing: they are not judged. A phase that
+//! saves counts as a save if no event ever says more of a checkpoint.
 
 use serde::{Deserialize, Serialize};
 
@@ -35,11 +37,13 @@ pub struct Config {
     /// Multiples of the usual interval: engineering limits.
     pub ticket_at: f64,
     pub page_at: f64,
-    /// Unsaved work of a run that never saved: GPU hours, and the least time. Where the number of
-    /// GPUs is unknown, the time alone. Engineering limits.
+    /// Unsaved work of a run that never saved, of a ticket and of a page: GPU hours, and the least
+    /// time of a ticket. Where the number of GPUs is unknown, the time alone. Engineering limits.
     pub never_saved_gpu_hours: f64,
+    pub never_saved_page_gpu_hours: f64,
     pub never_saved_floor: Span,
     pub never_saved_unsized: Span,
+    pub never_saved_page_unsized: Span,
 }
 
 impl Default for Config {
@@ -50,20 +54,40 @@ impl Default for Config {
             ticket_at: 1.5,
             page_at: 3.0,
             never_saved_gpu_hours: 200.0,
+            never_saved_page_gpu_hours: 1000.0,
             never_saved_floor: Span::secs(2 * 3600),
             never_saved_unsized: Span::secs(24 * 3600),
+            never_saved_page_unsized: Span::secs(72 * 3600),
         }
     }
 }
 
-/// Times the GPU hours of a ticket that make a page of a run that never saved.
-const NEVER_SAVED_PAGE: f64 = 5.0;
-/// The highest number of the first step of a run that is seen from its beginning.
-const BEGINNING: i64 = 10;
 /// A first save that has been running for so long does not end. An engineering limit.
 const FIRST_SAVE: Span = Span::secs(1800);
 /// The label of the client's `hello` that names the client.
 const CLIENT: &str = "client";
+/// Arguments that say where a trainer saves, and how often; and values that say that it does not.
+const SAVES_TO: &[&str] = &[
+    "save",
+    "save-dir",
+    "save-folder",
+    "save-path",
+    "output-dir",
+    "checkpoint-dir",
+    "checkpoint.folder",
+    "ckpt-dir",
+];
+const SAVES_EVERY: &[&str] = &[
+    "save-interval",
+    "save-steps",
+    "save-every",
+    "save-freq",
+    "checkpoint-interval",
+    "checkpoint-every",
+    "checkpoint.interval",
+    "ckpt-interval",
+];
+const NOTHING: &[&str] = &["", "None", "none", "null", "False", "false", "0", "-1"];
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct CkptStale {
@@ -90,7 +114,8 @@ impl CkptStale {
     /// name the client.
     fn due_unless_saved(&self, c: &Config, view: RunAt<'_>) -> Option<(f64, f64)> {
         let f = view.run;
-        if !has_never_saved(f) || self.raised.is_none() && !would_be_seen(f) {
+        let is_judged = || self.raised.is_some() || would_be_seen(f) || is_told_to_save(f);
+        if !has_never_saved(f) || !is_judged() {
             return None;
         }
         Some(due_by_size(c, view))
@@ -157,17 +182,24 @@ impl ClockDetector for CkptStale {
 
 /// Seconds of unsaved work that make a ticket, and a page, as long as no interval is usual.
 fn due_by_size(c: &Config, view: RunAt<'_>) -> (f64, f64) {
-    let Some(gpus) = view.run.gpus() else { return (c.never_saved_unsized.as_secs_f64(), f64::INFINITY) };
-    let (secs, floor) = (3600.0 * c.never_saved_gpu_hours, c.never_saved_floor.as_secs_f64());
-    let at = |times: f64| (times * secs / f64::from(gpus)).max(floor);
-    (at(1.0), if cannot_save(view) { at(NEVER_SAVED_PAGE) } else { f64::INFINITY })
+    let f = view.run;
+    let fails = cannot_save(view);
+    let (ticket, page) = match f.gpus() {
+        Some(gpus) => {
+            let floor = c.never_saved_floor.as_secs_f64();
+            let at = |gpu_hours: f64, least: f64| (3600.0 * gpu_hours / f64::from(gpus)).max(least);
+            let least = if fails { floor } else { 2.0 * floor };
+            (at(c.never_saved_gpu_hours, floor), at(c.never_saved_page_gpu_hours, least))
+        }
+        None => (c.never_saved_unsized.as_secs_f64(), c.never_saved_page_unsized.as_secs_f64()),
+    };
+    let pages = fails || would_be_seen(f) && saving_since(f).next().is_none();
+    (ticket, if pages { page } else { f64::INFINITY })
 }
 
 /// Whether the run is seen from its beginning, and has saved nothing.
 fn has_never_saved(f: &RunState) -> bool {
-    let is_start = |step: i64| step <= f.interval.max(BEGINNING);
-    let began = f.attempts.first_step.is_some_and(is_start);
-    f.checkpoints.last_at.is_none() && began && !has_declared_a_save(f)
+    f.checkpoints.last_at.is_none() && f.is_first_step(f.attempts.first_step) && !has_declared_a_save(f)
 }
 
 /// Whether a phase of the trainer that saves has ended, if it reports its saves as phases alone. In
@@ -187,16 +219,32 @@ fn would_be_seen(f: &RunState) -> bool {
     let client = label(CLIENT).is_some() && label(hello::ROLE).is_none();
     let printed = label(hello::SOURCE) == Some(hello::PRINTED);
     let k = &f.checkpoints;
-    client || printed || k.in_progress.is_some() || k.failure.is_some()
+    client || printed || k.last_at.is_some() || k.failure.is_some() || saving_since(f).next().is_some()
+}
+
+/// Whether the arguments of the run say where it saves, and how often.
+fn is_told_to_save(f: &RunState) -> bool {
+    let is_given = |names: &[&str]| {
+        f.attempts.setup.values.iter().any(|((_, name), value)| {
+            let name = name.strip_prefix("arg.").unwrap_or(name).replace('_', "-");
+            names.contains(&name.as_str()) && !NOTHING.contains(&value.as_str())
+        })
+    };
+    is_given(SAVES_TO) && is_given(SAVES_EVERY)
+}
+
+/// Since when saves are written, or wait to become durable.
+fn saving_since(f: &RunState) -> impl Iterator<Item = Ts> {
+    let k = &f.checkpoints;
+    let waits_since = k.stages().and_then(|stages| stages.waiting().next()?.saved_at);
+    k.in_progress.into_iter().chain(waits_since)
 }
 
 /// Whether a save of the run was seen to fail, or does not end, or its checkpoint does not become
 /// durable.
 fn cannot_save(view: RunAt<'_>) -> bool {
-    let k = &view.run.checkpoints;
-    let waits_since = k.stages().and_then(|stages| stages.waiting().next()?.saved_at);
     let does_not_end = |since: Ts| view.now - since >= FIRST_SAVE;
-    k.failure.is_some() || k.in_progress.into_iter().chain(waits_since).any(does_not_end)
+    view.run.checkpoints.failure.is_some() || saving_since(view.run).any(does_not_end)
 }
 
 /// Why no work is at risk any more.
@@ -236,10 +284,15 @@ fn sentence_without_any(view: RunAt<'_>) -> Sentence {
         None => clause!("{at_risk} of work would be lost", at_risk),
     };
     let runs = f.checkpoints.in_progress.map(|since| now - since);
-    Sentence::from(clause!("no checkpoint since the attempt began at {began}", began = f.attempt_at))
-        .and_perhaps(runs.map(|runs| clause!("the first one has been running for {runs}", runs)))
-        .and(lost)
-        .and(clause!("look at whether and where the trainer saves, and save now"))
+    let why =
+        Sentence::from(clause!("no checkpoint since the attempt began at {began}", began = f.attempt_at))
+            .and_perhaps(runs.map(|runs| clause!("the first one has been running for {runs}", runs)))
+            .and(lost);
+    if would_be_seen(f) {
+        return why.and(clause!("look at whether and where the trainer saves, and save now"));
+    }
+    why.and(clause!("its arguments tell it to save, but no source would show a save"))
+        .and(clause!("look at whether it does, and let an exporter watch the directory of its checkpoints"))
 }
 
 fn at_risk(f: &RunState) -> Option<Clause> {
@@ -263,6 +316,7 @@ fn finding(view: RunAt<'_>, change: Change, severity: Severity, why: impl Into<S
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::run::Aspect;
 
     /// A run with the client that has done so many hours of work and saved nothing.
     fn unsaved(world: Option<u32>, hours: f64) -> RunState {
@@ -301,7 +355,6 @@ mod tests {
         assert_eq!(worst(&unsaved(Some(8), 25.0)), TICKET);
         assert_eq!(worst(&unsaved(Some(16_384), 1.9)), None, "two hours at least");
         assert_eq!(worst(&unsaved(Some(16_384), 2.0)), TICKET);
-        assert_eq!(worst(&unsaved(Some(64), 1000.0)), TICKET, "it may save without a word");
         let found = look(&mut CkptStale::default(), &unsaved(Some(64), 3.2));
         assert_eq!(
             found[0].why,
@@ -313,14 +366,46 @@ mod tests {
     }
 
     #[test]
-    fn without_a_number_of_gpus_the_time_counts_and_nobody_is_woken() {
+    fn a_run_that_never_tries_to_save_is_a_page_well_above_the_ticket() {
+        for (gpus, ticket, page) in [(64, 15.6, 15.7), (8, 124.9, 125.0), (16_384, 3.9, 4.0)] {
+            assert_eq!(worst(&unsaved(Some(gpus), ticket)), TICKET, "{gpus}");
+            let mut f = unsaved(Some(gpus), page);
+            assert_eq!(worst(&f), PAGE, "{gpus}");
+            // It saved once, or twice, and has no rhythm yet.
+            f.checkpoints.last_at = Some(Ts(0));
+            assert_eq!(worst(&f), PAGE, "{gpus}");
+            f.checkpoints.intervals.push_back(600.0);
+            assert_eq!(worst(&f), PAGE, "{gpus}");
+            work(&mut f, ticket);
+            assert_eq!(worst(&f), TICKET, "{gpus}");
+        }
+        let mut f = unsaved(Some(16_384), 2.0);
+        f.checkpoints.failure = Some((Ts(0), "disk full".to_owned()));
+        assert_eq!(worst(&f), PAGE, "what failed needs no more time");
+        let (mut detector, mut f) = (CkptStale::default(), unsaved(Some(64), 15.0));
+        assert_eq!(look(&mut detector, &f)[0].severity, Severity::Ticket);
+        work(&mut f, 16.0);
+        let page = look(&mut detector, &f).remove(0);
+        assert_eq!((page.change, page.severity), (Change::Raise, Severity::Page));
+        assert_eq!(
+            page.why,
+            "no checkpoint since the attempt began at 1970-01-01T00:00:00Z; 16h of work would be lost, 1024 GPU \
+             hours; look at whether and where the trainer saves, and save now"
+        );
+    }
+
+    #[test]
+    fn without_a_number_of_gpus_the_time_counts() {
         assert_eq!(worst(&unsaved(None, 23.9)), None);
         let mut f = unsaved(None, 24.0);
         let why = look(&mut CkptStale::default(), &f)[0].why.to_string();
         assert!(why.contains("1d 0h of work would be lost; ") && !why.contains("GPU"), "{why}");
-        work(&mut f, 10_000.0);
-        f.checkpoints.failure = Some((Ts(0), "disk full".to_owned()));
-        assert_eq!(worst(&f), TICKET);
+        for (hours, want) in [(71.9, TICKET), (72.0, PAGE)] {
+            work(&mut f, hours);
+            assert_eq!(worst(&f), want, "{hours}");
+        }
+        f.labels.clear();
+        assert_eq!(worst(&f), None, "nobody would see a save");
     }
 
     #[test]
@@ -346,11 +431,30 @@ mod tests {
         f.labels.clear();
         assert_eq!(worst(&f), None, "a log that prints no saves");
         f.labels.insert(hello::SOURCE.to_owned(), hello::PRINTED.to_owned());
-        assert_eq!(worst(&f), TICKET, "one that does");
+        assert_eq!(worst(&f), PAGE, "one that does");
         f.labels = [(CLIENT, "stepwatch-python/0.1.0"), (hello::ROLE, hello::LAUNCHER)]
             .map(|(name, value)| (name.to_owned(), value.to_owned()))
             .into();
         assert_eq!(worst(&f), None, "a launcher sees no saves");
+    }
+
+    #[test]
+    fn a_run_that_is_told_to_save_is_no_page_where_nobody_would_see_it() {
+        let mut f = unsaved(Some(1024), 100.0);
+        f.labels.clear();
+        let mut told = |name: &str, value: &str| {
+            f.attempts.setup.values.insert((Aspect::Run, name.to_owned()), value.to_owned());
+            worst(&f)
+        };
+        assert_eq!(told("arg.output_dir", "/ckpt"), None, "it does not say how often");
+        assert_eq!(told("arg.save_steps", "0"), None);
+        assert_eq!(told("arg.save_steps", "500"), TICKET);
+        let why = look(&mut CkptStale::default(), &f)[0].why.to_string();
+        let end = "; its arguments tell it to save, but no source would show a save; look at whether it does, and \
+                   let an exporter watch the directory of its checkpoints";
+        assert!(why.ends_with(end), "{why}");
+        f.checkpoints.last_at = Some(Ts(0));
+        assert_eq!(worst(&f), PAGE, "one was seen");
     }
 
     #[test]
@@ -359,13 +463,13 @@ mod tests {
         f.attempts.first_step = Some(5001);
         assert_eq!(worst(&f), None, "it goes on from a checkpoint, or was found under way");
         f.interval = 5001;
-        assert_eq!(worst(&f), TICKET, "its first line");
+        assert_eq!(worst(&f), PAGE, "its first line");
         let mut f = unsaved(Some(1024), 100.0);
         f.checkpoints.last_at = Some(Ts(-1000));
-        assert_eq!(worst(&f), TICKET, "one was found, and since then it saved none");
+        assert_eq!(worst(&f), PAGE, "one was found, and since then it saved none");
         let mut f = unsaved(Some(1024), 100.0);
         f.phase_begin(Ts(0), "ckpt", 1);
-        assert_eq!(worst(&f), TICKET);
+        assert_eq!(worst(&f), PAGE);
         f.phase_end(Ts(5000), "ckpt", 1);
         assert_eq!(worst(&f), None, "its saves are phases");
         f.checkpoints.failure = Some((Ts(0), "disk full".to_owned()));
@@ -373,7 +477,7 @@ mod tests {
         let mut f = unsaved(Some(1024), 100.0);
         f.phase_begin(Ts(0), "load_checkpoint", 1);
         f.phase_end(Ts(5000), "load_checkpoint", 1);
-        assert_eq!(worst(&f), TICKET, "the weights that it began with are no save");
+        assert_eq!(worst(&f), PAGE, "the weights that it began with are no save");
     }
 
     #[test]

@@ -15,10 +15,11 @@
 //! known.
 //!
 //! A node that still loads counts with the time so far, once at least half of the places have
-//! ended, unless the run goes on or a source of it does not answer. A ticket at `ticket_lost`, and
-//! a page at `page_lost`. It is over when the run makes steps. Where ranks load several times in
-//! one start, only those in the last of these loads are compared. Ranks of an earlier start, and
-//! those beyond the size of the run, are left out.
+//! ended, unless the run goes on or a source of it does not answer. What it has read is not known,
+//! but where the others report sizes, it reads no faster than the largest of these in its time. A
+//! ticket at `ticket_lost`, and a page at `page_lost`. It is over when the run makes steps. Where
+//! ranks load several times in one start, only those in the last of these loads are compared. Ranks
+//! of an earlier start, and those beyond the size of the run, are left out.
 
 use std::collections::BTreeMap;
 
@@ -130,6 +131,8 @@ struct Compared {
     /// Seconds and bytes a second of the median.
     usual: f64,
     usual_rate: Option<f64>,
+    /// The most bytes that a place loaded which has ended.
+    most_bytes: f64,
     /// From how many seconds on a place is slow: since its own start, and since the last one.
     limit: f64,
     shared_limit: f64,
@@ -152,10 +155,20 @@ impl Compared {
         let (usual, shared) = (usual_of(|one| one.secs)?, usual_of(|one| one.shared_secs)?);
         let rates: Vec<f64> = all.iter().filter_map(Load::rate).collect();
         let usual_rate = (rates.len() >= all.len() / 2).then(|| median(rates.into_iter()));
+        let is_sized = |one: &&Load| one.rate().is_some();
+        let most_bytes = all.iter().filter(is_sized).map(|one| one.bytes).fold(0.0, f64::max);
         let beyond = |usual: f64| (c.times * usual).max(usual + c.ticket_lost.as_secs_f64().max(LEAST));
         let (limit, shared_limit) = (beyond(usual), beyond(shared));
         let live_since = f.live_since;
-        Some(Self { all, last_start, live_since, usual, usual_rate, limit, shared_limit })
+        Some(Self { all, last_start, live_since, usual, usual_rate, most_bytes, limit, shared_limit })
+    }
+
+    /// The rate of a place, and the usual one. Of one that still loads it is the highest that it
+    /// may have: as much as a place that has ended, in its time so far.
+    fn rates(&self, one: &Load, now: Ts) -> Option<[f64; 2]> {
+        let took = one.took(now);
+        let highest = one.since.filter(|_| took > 0.0).map(|_| self.most_bytes / took);
+        Some([one.rate().or(highest)?, self.usual_rate?])
     }
 
     fn is_slow(&self, c: &Config, one: &Load, now: Ts) -> bool {
@@ -313,13 +326,18 @@ fn suspect(compared: &Compared, one: &Load, now: Ts) -> Suspect {
         value: Num(one.took(now)),
         expected: Num(compared.usual),
         runs: one.since.is_some(),
-        rates: one.rate().zip(compared.usual_rate).map(|(rate, usual)| [Num(rate), Num(usual)]),
+        rates: compared.rates(one, now).map(|rates| rates.map(Num)),
     };
     Suspect::new(one.target.clone(), seen)
 }
 
-/// ` (375 GB at 0.1 GB/s)`
-fn pace(one: &Load) -> Option<Clause> {
+/// ` (375 GB at 0.1 GB/s)`, or ` (at most 0.1 GB/s so far)`
+fn pace(compared: &Compared, one: &Load, now: Ts) -> Option<Clause> {
+    if one.since.is_some() {
+        let [highest, _] = compared.rates(one, now)?;
+        let gigabytes_per_second = highest / 1e9;
+        return Some(clause!(" (at most {gigabytes_per_second} GB/s so far)", gigabytes_per_second));
+    }
     let rate = one.rate()?;
     Some(clause!(
         " ({gigabytes} GB at {gigabytes_per_second} GB/s)",
@@ -345,7 +363,7 @@ fn sentence(compared: &Compared, slow: &[&Load], held: f64, view: RunAt<'_>) -> 
         place = first.target.clone(),
         verb,
         took = Span::from_secs_f64(first.took(now)),
-        pace = pace(first),
+        pace = pace(compared, first, now),
         usual = Span::from_secs_f64(compared.usual),
         usual_rate,
         places = compared.all.len(),
@@ -355,7 +373,7 @@ fn sentence(compared: &Compared, slow: &[&Load], held: f64, view: RunAt<'_>) -> 
         .take(NAMED)
         .map(|one| {
             let (place, took) = (one.target.clone(), Span::from_secs_f64(one.took(now)));
-            clause!("{place} {took}{pace}", place, took, pace = pace(one))
+            clause!("{place} {took}{pace}", place, took, pace = pace(compared, one, now))
         })
         .collect();
     let beyond = more.checked_sub(NAMED).filter(|beyond| *beyond > 0);

@@ -6,10 +6,18 @@ use stepwatch_model::{Needs, RunSummary, Saves};
 
 use super::{Checkpoints, RunState, median};
 
+/// The highest number of the first step of a run that is seen from its beginning.
+const BEGINNING: i64 = 10;
+
 impl RunState {
     /// Whether the run has come to this step, which may lie after the last one that it reported.
     fn has_reached(&self, step: i64) -> bool {
         self.last_step.is_none_or(|last| step <= last.saturating_add(self.interval))
+    }
+
+    /// Whether a run that is first seen at this step is seen from its beginning.
+    pub(crate) fn is_first_step(&self, step: Option<i64>) -> bool {
+        step.is_some_and(|step| step <= self.interval.max(BEGINNING))
     }
 
     /// The usual seconds of a step.

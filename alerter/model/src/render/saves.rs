@@ -72,5 +72,6 @@ fn loads_longer(
     let Some([own, peers]) = rates.map(|rates| rates.map(|rate| number(rate.0 / 1e9))) else {
         return Ok(());
     };
-    write!(f, ": {own} GB/s, usually {peers} GB/s")
+    let [most, so_far] = if runs { ["at most ", " so far"] } else { [""; 2] };
+    write!(f, ": {most}{own} GB/s{so_far}, usually {peers} GB/s")
 }

@@ -98,13 +98,17 @@ fn a_node_that_still_loads_is_a_ticket_and_then_a_page() {
     assert_eq!(job.changes(), [TICKET]);
     assert_eq!(
         job.found()[0].why,
-        "node n3 has been loading the checkpoint for 10m 1s, 5m at 0.3 GB/s is usual among 4; all 8 GPUs wait \
-         for it, 5m 1s so far: 0.7 GPU hours"
+        "node n3 has been loading the checkpoint for 10m 1s (at most 0.1498 GB/s so far), 5m at 0.3 GB/s is \
+         usual among 4; all 8 GPUs wait for it, 5m 1s so far: 0.7 GPU hours"
     );
     let suspect = &job.found()[0].suspects[0];
     assert_eq!(
         (suspect.what(), suspect.why()),
-        ("node n3".to_owned(), "has been loading the checkpoint for 10m 1s, 5m is usual".to_owned())
+        (
+            "node n3".to_owned(),
+            "has been loading the checkpoint for 10m 1s, 5m is usual: at most 0.1498 GB/s so far, usually 0.3 GB/s"
+                .to_owned()
+        )
     );
     job.at(899).at(901);
     assert_eq!(job.changes(), [TICKET, PAGE]);
@@ -116,6 +120,28 @@ fn a_node_that_still_loads_is_a_ticket_and_then_a_page() {
         job.found()[2].why,
         "the load of the checkpoint is over; all 8 GPUs waited 55m for it: 7.3 GPU hours"
     );
+}
+
+#[test]
+fn a_node_that_still_loads_has_no_rate_where_nobody_reports_sizes() {
+    let mut job = Job::new();
+    job.secs = 300;
+    for rank in 0..6 {
+        job.load(rank, "end", "");
+    }
+    job.at(601);
+    let ticket = job.found()[0];
+    let start = "node n3 has been loading the checkpoint for 10m 1s, 5m is usual among 4; ";
+    assert!(ticket.why.to_string().starts_with(start), "{}", ticket.why);
+    assert_eq!(ticket.suspects[0].why(), "has been loading the checkpoint for 10m 1s, 5m is usual");
+}
+
+#[test]
+fn the_rate_of_a_node_that_still_loads_is_bounded_by_the_largest_part_of_the_others() {
+    let mut job = Job::new();
+    job.end(0..2, 300, 30.0).end(2..4, 300, 45.0).end(4..6, 300, 60.0).at(601);
+    let why = job.found()[0].why.to_string();
+    assert!(why.contains("10m 1s (at most 0.1997 GB/s so far), 5m at 0.3 GB/s is usual"), "{why}");
 }
 
 #[test]
