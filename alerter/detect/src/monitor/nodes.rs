@@ -65,11 +65,12 @@ impl Monitor {
         }
         if event.name.as_deref() == Some("job") {
             self.placement.set_jobs(now, name, node.state.jobs.described().map(|(job, _)| job));
-            if news.changed {
-                self.jobs_changed(name);
-            }
+            // What it held until then is accounted with the GPUs that it held.
             if event.code == Some(0) && news.changed {
                 self.job_left(now, name, event);
+            }
+            if news.changed {
+                self.jobs_changed(name);
             }
         }
         if news.reading {

@@ -215,7 +215,7 @@ mod tests {
         let (start, end) = (CkptPhase::Start, CkptPhase::End);
         let (first, n) = (Some(1), Some(800));
         assert_eq!(
-            crate::background::stages(&e),
+            background::stages(&e),
             [
                 (start, "write", first),
                 (end, "write", first),
@@ -255,7 +255,7 @@ mod tests {
         ]);
         let (start, end, fail, n) = (CkptPhase::Start, CkptPhase::End, CkptPhase::Fail, Some(20));
         assert_eq!(
-            crate::background::stages(&e),
+            background::stages(&e),
             [
                 (start, "write", n),
                 (start, "write", n),
@@ -356,7 +356,7 @@ mod tests {
         ]);
         let (start, end, step) = (CkptPhase::Start, CkptPhase::End, Some(20));
         assert_eq!(
-            crate::background::stages(&e),
+            background::stages(&e),
             [
                 (start, "load", Some(1000)),
                 (end, "load", Some(1000)),
