@@ -39,7 +39,7 @@ use crate::calendars::Calendars;
 use crate::callbacks::Callbacks;
 use crate::changes;
 use crate::clock::wall;
-use crate::config::{Config, File, PostgresPlan};
+use crate::config::{Config, File};
 use crate::errors::chain;
 use crate::ingest::{self, Ingest, KeptLists};
 use crate::ledger_metrics::LedgerMetrics;
@@ -54,7 +54,7 @@ use crate::reporter::{self, Reporter};
 use crate::runtime::{Command, Inputs, Runtime, RuntimeHandle, WriteBatch};
 use crate::series::exposed::SeriesMetrics;
 use crate::series::{SeriesTable, keeper};
-use crate::store::{Store, StoreError, resolved};
+use crate::store::{PostgresPlan, Store, StoreError, resolved};
 use crate::watchdog::Watchdog;
 
 /// The most message outcomes that wait for the runtime.

@@ -8,7 +8,8 @@
 //!
 //! `run`, `config check`, `notify test`, `simulate` and `oncall --config` read the configuration;
 //! `backtest` and `fabric report` read recordings. `store` works on a database. `openapi`,
-//! `completions` and `man` describe the program itself. The other commands query a running alerter over HTTP.
+//! `completions` and `man` describe the program itself. The other commands query a running alerter
+//! over HTTP.
 
 mod audit;
 mod client;

@@ -41,13 +41,14 @@ use crate::calendars;
 use crate::ingest::{Exporters, Plan};
 use crate::oidc::Oidc;
 use crate::outbox::Receivers;
+use crate::store::PostgresPlan;
 use crate::templates::Templates;
 use crate::watchdog::Watchdog;
 pub use api::{Api, Token};
 pub(crate) use fallback::wakes_not;
 pub use file::{DEFAULT_PORT, File, Incidents, Source};
 pub use schedule::{Ical, Schedule};
-pub use storage::{PostgresConfig, PostgresPlan, Storage};
+pub use storage::{PostgresConfig, Storage};
 
 pub use crate::report::schedule::{Every, Schedule as ReportSchedule, TimeOfDay, Weekday};
 

@@ -2,8 +2,8 @@
 //!
 //! One replica leads: it follows the exporters, decides, sends messages and answers requests. The
 //! others stand by: they forward every request to the leader, and one of them takes the lease once
-//! the leader gives it up or lets it expire. So an answer that any replica accepted was stored by the
-//! leader, and an alert that Prometheus posts to all of them arrives at one engine.
+//! the leader gives it up or lets it expire. So an answer that any replica accepted was stored by
+//! the leader, and an alert that Prometheus posts to all of them arrives at one engine.
 
 mod doors;
 mod forward;
@@ -30,11 +30,11 @@ use tokio::sync::{mpsc, watch};
 
 use crate::api::MAX_ALERTS_BODY;
 use crate::bulkhead;
-use crate::config::{Config, PostgresPlan};
+use crate::config::Config;
 use crate::errors::chain;
 use crate::metrics::PROGRAM;
 use crate::signed_paths;
-use crate::store::{Leader, Postgres, Replica, Store, StoreError};
+use crate::store::{Leader, Postgres, PostgresPlan, Replica, Store, StoreError};
 
 use self::doors::Doors;
 pub(crate) use members::{Members, Own, ReplicaMetrics};

@@ -68,7 +68,7 @@ pub(crate) use lease::Leader;
 pub(crate) use migrate::{CopiedTable, copy_to_postgres};
 pub(crate) use open::resolved;
 pub(crate) use outcome::DeliveryOutcome;
-pub use postgres::{Announced, Postgres, Replica};
+pub use postgres::{Announced, Postgres, PostgresPlan, Replica};
 pub use read::{Delivery, DeliveryState, Filter, Order};
 pub use receivers::ReceiverState;
 pub(crate) use report_schedules::DueReport;

@@ -173,13 +173,13 @@ pub mod rendezvous {
     /// The ranks that have a process on the node, and those of the node that have none.
     pub const RANKS: &str = "ranks";
     pub const ABSENT: &str = "absent";
-    /// How many ranks there are by their launcher: those of a launcher of launchers are not those of
-    /// the run.
-    pub const WORLD: &str = "world";
+    /// How many ranks there are by their launcher: those of a launcher of launchers are not those
+    /// of the run.
+    pub const WORLD: &str = "world_size";
     /// `true` if a process of the node listens at the port.
     pub const LISTENS: &str = "listens";
-    /// Whether the node is connected to the master, and for how many seconds it is so or not. Absent
-    /// if that is unknown.
+    /// Whether the node is connected to the master, and for how many seconds it is so or not.
+    /// Absent if that is unknown.
     pub const LINK: &str = "link";
     pub const ESTABLISHED: &str = "established";
     /// The master does not answer.
@@ -208,8 +208,8 @@ pub mod ras {
     pub const SECONDS: &str = "seconds";
 }
 
-/// The keys of `health` with this name: the times of a pod on another node ([`hw::ABOUT`]), which an
-/// exporter that reads the cluster tells, besides those of [`hello`].
+/// The keys of `health` with this name: the times of a pod on another node ([`hw::ABOUT`]), which
+/// an exporter that reads the cluster tells, besides those of [`hello`].
 pub mod pod {
     pub const NAME: &str = "pod";
     /// Its namespace and name, by which its node calls the job.

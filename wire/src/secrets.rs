@@ -159,8 +159,8 @@ const TOKENS: &[&str] = &[
 ];
 /// The fewest characters of a token.
 const MIN_TOKEN: usize = 12;
-/// The prefix of the tokens of Hugging Face, and the fewest letters and digits that follow without a
-/// break. Tokens have 34, and folders such as `hf_checkpoints` begin like one.
+/// The prefix of the tokens of Hugging Face, and the fewest letters and digits that follow without
+/// a break. Tokens have 34, and folders such as `hf_checkpoints` begin like one.
 const HUB: &str = "hf_";
 const MIN_HUB: usize = 20;
 /// The most characters of a word that is shown under any name, of a number, of the value of a known

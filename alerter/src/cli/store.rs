@@ -9,9 +9,9 @@ use serde::Serialize;
 use super::error::CliError;
 use super::format::{Format, json};
 use super::table::{self, Table};
-use crate::config::{PostgresConfig, PostgresPlan};
+use crate::config::PostgresConfig;
 use crate::errors::chain;
-use crate::store::{CopiedTable, copy_to_postgres};
+use crate::store::{CopiedTable, PostgresPlan, copy_to_postgres};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum StoreCommand {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 use serde_json::Value;
+use sha2::{Digest as _, Sha256};
 use stepwatch_detect::detectors::DetectorsConfig;
 use stepwatch_detect::detectors::below_expectation::Expect;
 use stepwatch_detect::run::EnergyConfig;
@@ -27,6 +28,9 @@ use crate::notify::{ReceiverConfig, TemplatesConfig};
 use crate::reporter;
 use crate::templates::Templates;
 use crate::watchdog;
+
+/// The digits of a digest of the configuration.
+const DIGEST_DIGITS: usize = 12;
 
 /// The default port of an alerter.
 pub const DEFAULT_PORT: u16 = 9766;
@@ -158,6 +162,21 @@ impl Default for File {
 impl Default for Incidents {
     fn default() -> Self {
         Self { reopen_after: ResponderConfig::default().reopen_after }
+    }
+}
+
+impl File {
+    /// A digest of what must be the same on all replicas.
+    pub fn digest(&self) -> String {
+        let mut same = self.clone();
+        same.listen = ListenAddr::all(DEFAULT_PORT);
+        if let Some(postgres) = &mut same.storage.postgres {
+            (postgres.advertise_url, postgres.advertise_url_env, postgres.pool) = (None, None, 0);
+            (postgres.url, postgres.url_file, postgres.url_env) = (None, None, None);
+        }
+        let mut digest = hex::encode(Sha256::digest(format!("{same:?}")));
+        digest.truncate(DIGEST_DIGITS);
+        digest
     }
 }
 

@@ -1,23 +1,18 @@
 //! The `storage` section: SQLite in a file, or PostgreSQL for several replicas.
 
-use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
-use sha2::{Digest as _, Sha256};
 use stepwatch_kit::config::Secret;
-use stepwatch_kit::serve::ListenAddr;
 use stepwatch_model::time::Span;
 
-use super::File;
 use crate::notify::{Mistake, SecretSource};
+use crate::store::PostgresPlan;
 
 /// The default path of the database.
 const SQLITE: &str = "/var/lib/stepwatch/alerter.db";
 /// The connections of one replica that may be configured.
 const POOL: core::ops::RangeInclusive<u32> = 1..=64;
-/// The bytes of a digest of the configuration that are shown.
-const DIGEST_BYTES: usize = 6;
 
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -45,14 +40,6 @@ pub struct PostgresConfig {
     pub advertise_url: Option<String>,
     /// Like `advertise_url`, from an environment variable: on Kubernetes, each pod has its own.
     pub advertise_url_env: Option<String>,
-}
-
-/// A database of PostgreSQL with its secret, ready to use.
-#[derive(Debug, Clone)]
-pub struct PostgresPlan {
-    pub url: Secret,
-    pub pool: u32,
-    pub advertise_url: Option<String>,
 }
 
 impl Default for Storage {
@@ -162,22 +149,5 @@ impl PostgresConfig {
             return Ok(Some(url));
         }
         Err(Mistake::at(key, format!("{url:?} is no address such as http://10.0.0.7:9766")))
-    }
-}
-
-impl File {
-    /// A digest of what must be the same on all replicas.
-    pub fn digest(&self) -> String {
-        let mut same = self.clone();
-        same.listen = ListenAddr::all(super::DEFAULT_PORT);
-        if let Some(postgres) = &mut same.storage.postgres {
-            (postgres.advertise_url, postgres.advertise_url_env, postgres.pool) = (None, None, 0);
-            (postgres.url, postgres.url_file, postgres.url_env) = (None, None, None);
-        }
-        let digest = Sha256::digest(format!("{same:?}"));
-        digest.iter().take(DIGEST_BYTES).fold(String::new(), |mut text, byte| {
-            let _ = write!(text, "{byte:02x}");
-            text
-        })
     }
 }

@@ -144,7 +144,8 @@ impl Courier {
         transaction: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, StoreError> {
         let stalled = async {
-            // Each wait for PostgreSQL ends, and nothing would send a message of an abandoned claim.
+            // Each wait for PostgreSQL ends, and nothing would send a message of an abandoned
+            // claim.
             while !(self.store.is_stalled() && self.store.fails_open()) {
                 tokio::time::sleep(STORE_RETRY).await;
             }

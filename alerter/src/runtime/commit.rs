@@ -84,11 +84,8 @@ impl Runtime {
                 self.schedule.retry = Some((Instant::now() + pause, pause));
                 let (why, waiting) = (chain(&err), self.pending.effects.len());
                 if why != self.schedule.refused_for {
-                    tracing::error!(
-                        err = why,
-                        waiting,
-                        "the store refuses a commit: nothing new is sent for 10 s, and then only pages, from memory; retrying"
-                    );
+                    let until = self.store.sends_while_it_refuses();
+                    tracing::error!(err = why, waiting, "the store refuses a commit: {until}; retrying");
                     self.schedule.refused_for = why;
                 }
             }

@@ -187,8 +187,8 @@ impl Lease {
             found = number - 1,
             "the database has other commits than this replica knows: it lost some, or the answer to one"
         );
-        // Nothing is sent from now on, and whoever leads next need not wait. If this fails, the lease
-        // expires. The process ends at the notification, so that comes last.
+        // Nothing is sent from now on, and whoever leads next need not wait. If this fails, the
+        // lease expires. The process ends at the notification, so that comes last.
         self.lost.store(true, Ordering::Relaxed);
         if self.give_up(&mut *tx).await.is_ok() {
             let _ = query("COMMIT").execute(tx).await;

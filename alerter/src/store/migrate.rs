@@ -14,9 +14,9 @@ use stepwatch_kit::build_info;
 
 use super::error::StoreError;
 use super::handle::Store;
+use super::postgres::PostgresPlan;
 use super::postgres::{Postgres, Replica};
 use super::sql::{Connection, Pool, QueryBuilder, Row, Value, query, query_as, query_scalar};
-use crate::config::PostgresPlan;
 
 /// Tables that describe replicas and not what the alerter knows.
 const OF_REPLICAS: [&str; 2] = ["leases", "replicas"];
@@ -31,8 +31,9 @@ const BATCH_BYTES: usize = 4 << 20;
 /// came before, and a commit may wait for a standby of the server.
 const ANSWER_MAX: Duration = Duration::from_secs(600);
 
-/// No limit of the server for statements ends a long copy. But the server ends a transaction of which
-/// it hears nothing: a machine that died within a copy would keep the lease from all replicas.
+/// No limit of the server for statements ends a long copy. But the server ends a transaction of
+/// which it hears nothing: a machine that died within a copy would keep the lease from all
+/// replicas.
 const BEGIN: &str =
     "BEGIN; SET LOCAL statement_timeout = 0; SET LOCAL idle_in_transaction_session_timeout = '10min'";
 

@@ -10,6 +10,7 @@ use std::time::Duration;
 use sqlx::migrate::{MigrateError, Migration, MigrationType, Migrator};
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{AssertSqlSafe, Connection as _, SqlSafeStr as _};
+use stepwatch_kit::config::Secret;
 use tokio::sync::Mutex;
 
 use super::error::{Result, StoreError};
@@ -18,7 +19,6 @@ use super::lease::{LEASE, Leader, Lease, now_ms};
 use super::open::{FINDERS_MAX, MIGRATIONS, Parts};
 use super::sql::{ANSWER_MAX, Connection, Pool, answered, query, query_as};
 use super::writer::{Open, Options, Writer};
-use crate::config::PostgresPlan;
 
 /// The longest wait for a connection. It is shorter than the lease.
 const CONNECT_MAX: Duration = Duration::from_secs(4);
@@ -35,6 +35,14 @@ const LOCK_LIMIT: &str = "SET lock_timeout = '10s'";
 const LISTED: Duration = Duration::from_secs(600);
 /// How long a replica counts as running after it was last heard of.
 const RUNNING: Duration = Duration::from_secs(15);
+
+/// A database of PostgreSQL with its secret, ready to use.
+#[derive(Debug, Clone)]
+pub struct PostgresPlan {
+    pub url: Secret,
+    pub pool: u32,
+    pub advertise_url: Option<String>,
+}
 
 /// A database that is open, without the right to write.
 #[derive(Clone)]

@@ -51,8 +51,8 @@ impl Store {
         self.refused_for().is_some_and(|time| time >= FAIL_OPEN_AFTER)
     }
 
-    /// Whether the store has refused for so long that pages are sent from memory. On PostgreSQL none
-    /// is: another replica may reach the database and send it too.
+    /// Whether the store has refused for so long that pages are sent from memory. On PostgreSQL
+    /// none is: another replica may reach the database and send it too.
     pub(crate) fn fails_open(&self) -> bool {
         self.inner.lease.is_none() && self.refuses_long()
     }
@@ -76,6 +76,14 @@ impl Store {
             self.write(Who::Prompt, async |_| Ok(())).await?;
         }
         Ok(())
+    }
+
+    /// What is sent while the store refuses writes, for the log.
+    pub(crate) fn sends_while_it_refuses(&self) -> &'static str {
+        match self.inner.lease {
+            None => "nothing new is sent for 10 s, and then only pages, from memory",
+            Some(_) => "nothing new is sent until it takes commits, here or at another replica",
+        }
     }
 
     /// Holds a message without a row, to be sent from memory; false if there are too many.

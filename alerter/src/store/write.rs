@@ -6,9 +6,9 @@
 //! including a cancelled caller, it is closed, which rolls back, and the next transaction opens
 //! another.
 //!
-//! Every heartbeat must be proven, and on SQLite also the first transaction after a failure: another
-//! connection must read what it wrote. The store refuses writes ([`Store::refusal`]) until then,
-//! while a transaction does not end, and while the messages to send cannot be read.
+//! Every heartbeat must be proven, and on SQLite also the first transaction after a failure:
+//! another connection must read what it wrote. The store refuses writes ([`Store::refusal`]) until
+//! then, while a transaction does not end, and while the messages to send cannot be read.
 
 use std::io;
 use std::sync::atomic::Ordering;

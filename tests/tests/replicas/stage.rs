@@ -76,6 +76,16 @@ pub(crate) async fn fire_until_taken(url: &str, run: &str) {
     poll_until("an alert to be taken", PATIENCE, taken).await.unwrap();
 }
 
+/// Posts it to one replica after the other, the `first` first, until one says that it was taken.
+pub(crate) async fn fire_until_any_took_it(urls: &[String], first: usize, run: &str) {
+    let next = std::cell::Cell::new(first);
+    let taken = async || {
+        let url = &urls[next.replace(next.get() + 1) % urls.len()];
+        fire(url, run).await.filter(|(status, _)| *status == 200)
+    };
+    poll_until("an alert to be taken", PATIENCE, taken).await.unwrap();
+}
+
 /// Acknowledges an incident; whether the answer says that it is so.
 pub(crate) async fn ack(url: &str, incident: &str) -> bool {
     let path = format!("/api/v1/incidents/{incident}/ack");

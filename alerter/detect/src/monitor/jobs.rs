@@ -27,8 +27,8 @@ impl Monitor {
     }
 
     /// What the nodes show of the start of a run: those that name it, and those whose ranks meet at
-    /// the same place. The name of a run may only be known where a rank of it has said hello. What a
-    /// node says of another user's processes does not count.
+    /// the same place. The name of a run may only be known where a rank of it has said hello. What
+    /// a node says of another user's processes does not count.
     pub(super) fn shown_of_start(&self, now: Ts, run: &Run, s: &Starting) -> Shown<'_> {
         let (name, uid) = (run.state.name.as_str(), run.reporters.uid);
         let nodes = || self.nodes.iter().map(|(node, of)| (node.as_str(), &of.state.starts));

@@ -133,7 +133,7 @@ impl Jobs {
         let (runs, gpus) = (list("runs", MAX_RUNS), list("gpus", MAX_GPUS));
         let pids = if let Some(Value::List(pids)) = e.extra.get("pids") { pids.as_slice() } else { &[] };
         let pid = |v: &Value| v.as_f64().filter(|v| *v > 0.0).map(|v| v as u32);
-        let pids = pids.iter().filter_map(pid).take(MAX_PIDS).collect();
+        let mut pids: Vec<u32> = pids.iter().filter_map(pid).take(MAX_PIDS).collect();
         let user = word("user").unwrap_or_default().to_owned();
         self.are_given_gpus |= !gpus.is_empty();
         let attested = matches!(e.extra.get("attested"), Some(Value::Bool(true)));
@@ -141,6 +141,9 @@ impl Jobs {
         // An exporter that was started again does not know that the job is over.
         let was_over = had.is_some_and(|had| had.claim.over) && !attested;
         let over = was_over || matches!(e.extra.get("over"), Some(Value::Bool(true)));
+        if let Some(had) = had.filter(|_| was_over && pids.is_empty()) {
+            pids.clone_from(&had.claim.pids);
+        }
         let since = had.filter(|had| had.claim.uid == e.uid).map_or(now, |had| had.claim.since);
         let claim = Claim { uid: e.uid, attested, over, pids, user, since, runs, gpus };
         let job = Job { text, last: now, claim };

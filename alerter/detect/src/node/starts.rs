@@ -1,6 +1,6 @@
 //! What a node shows of runs that start there: which ranks have a process, whether the node is
-//! connected to the place where they meet, and which ranks NCCL's RAS gets no answer from. Exporters
-//! repeat it each minute, so it is not stored.
+//! connected to the place where they meet, and which ranks NCCL's RAS gets no answer from.
+//! Exporters repeat it each minute, so it is not stored.
 
 use std::collections::BTreeMap;
 
@@ -203,7 +203,7 @@ mod tests {
         #[test]
         fn any_event_is_taken(value in ".{0,40}", n: f64, name in "rendezvous|ras") {
             let mut e = told(&format!(r#""name":"{name}","key":"k","code":1"#));
-            for key in ["seconds", "peers", "world", "comm_size", "unanswered", "ranks", "absent"] {
+            for key in ["seconds", "peers", "world_size", "comm_size", "unanswered", "ranks", "absent"] {
                 e.extra.insert(key.into(), Value::List(vec![Value::Number(n), Value::Text(value.clone())]));
                 Starts::default().take(Ts(0), &e);
                 e.extra.insert(key.into(), Value::Number(n));

@@ -12,7 +12,8 @@ const GPUS_A_NODE: u32 = 8;
 
 impl RunState {
     /// The number of nodes of the run. Where not all of its processes report a node, it is worked
-    /// out from the number of GPUs, or of its processes. `None` until the run declares its world size.
+    /// out from the number of GPUs, or of its processes. `None` until the run declares its world
+    /// size.
     pub(crate) fn node_count(&self) -> Option<u32> {
         let world = self.world.filter(|world| *world > 0)?;
         let declared = self.gpus().unwrap_or(world).div_ceil(GPUS_A_NODE);

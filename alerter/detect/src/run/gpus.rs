@@ -4,9 +4,6 @@ use serde::{Deserialize, Serialize};
 use stepwatch_wire::names::hello;
 use stepwatch_wire::{Event, Value};
 
-use super::RunState;
-use super::state::number;
-
 /// No job has more devices: a larger number is a mistake.
 const MAX_DEVICES: u32 = 1 << 20;
 
@@ -38,13 +35,13 @@ pub(super) fn visible(list: &str) -> u32 {
 
 impl KnownGpus {
     /// Takes what a process says in its `hello`. Whoever only describes a process does not know.
-    pub(super) fn take(&mut self, rank: u32, e: &Event) {
+    pub(super) fn take(&mut self, rank: u32, e: &Event, devices: Option<u32>) {
         if e.extra.contains_key(hello::SOURCE) || e.extra.contains_key(hello::ROLE) {
             return;
         }
         let list = e.extra.get(hello::VISIBLE_GPUS).and_then(Value::as_str);
         let said = Said {
-            devices: number(e, hello::DEVICES).filter(|devices| (1..=MAX_DEVICES).contains(devices)),
+            devices: devices.filter(|devices| (1..=MAX_DEVICES).contains(devices)),
             visible: list.map(visible),
         };
         let [first, other] = &mut self.said;
@@ -57,54 +54,52 @@ impl KnownGpus {
     }
 }
 
-impl RunState {
-    /// The number of GPUs, which are paid for also while the run has a fault. `None` while it is
-    /// not sure: a process may have several. What counts is, in this order: the devices that the
-    /// trainer declares, the GPUs that its jobs hold, and its processes if each has one GPU. The
-    /// ranks that were heard are no bound of it: some may be of an earlier attempt, and a report
-    /// without a rank counts as one of rank 0.
-    pub fn gpus(&self) -> Option<u32> {
-        let [first, other] = self.said_of_gpus();
+/// The processes of a run, of which each has one GPU or several.
+pub(super) struct Processes<'a> {
+    pub(super) world: Option<u32>,
+    pub(super) framework: Option<&'a str>,
+    /// Whether at least so many processes were heard on each node.
+    pub(super) fill_nodes: &'a dyn Fn(u32) -> bool,
+}
+
+impl KnownGpus {
+    /// The number of GPUs of the run; see [`super::RunState::gpus`].
+    pub(super) fn of(&self, all: &Processes<'_>) -> Option<u32> {
+        let [first, other] = self.said_by(all);
         let devices = first.devices.or(other.devices);
         // All ranks say the same, and each has one at least. Otherwise they count something else.
         let is_of_job = |devices: &u32| {
             other.devices.is_none_or(|other| other == *devices)
-                && self.world.is_none_or(|world| *devices >= world)
+                && all.world.is_none_or(|world| *devices >= world)
         };
-        let of_processes = || self.world.filter(|_| devices.is_none() && self.has_one_gpu_each());
-        devices.filter(is_of_job).or(self.known_gpus.held).or_else(of_processes)
+        let of_processes = || all.world.filter(|_| devices.is_none() && self.has_one_each(all));
+        devices.filter(is_of_job).or(self.held).or_else(of_processes)
     }
 
-    fn said_of_gpus(&self) -> [Said; 2] {
-        let [first, other] = self.known_gpus.said;
+    fn said_by(&self, all: &Processes<'_>) -> [Said; 2] {
+        let [first, other] = self.said;
         // A single process has no others: what they said was of an earlier attempt.
-        [first, if self.world == Some(1) { Said::default() } else { other }]
+        [first, if all.world == Some(1) { Said::default() } else { other }]
     }
 
     /// Whether each process has one GPU. The processes of a node that see the same GPUs share them.
-    fn has_one_gpu_each(&self) -> bool {
-        let world = self.world.unwrap_or(0);
-        // JAX has one process for all GPUs of a node.
-        let has_several = self.labels.get("framework").is_some_and(|framework| framework == JAX);
-        let [first, other] = self.said_of_gpus();
+    fn has_one_each(&self, all: &Processes<'_>) -> bool {
+        let world = all.world.unwrap_or(0);
+        let [first, other] = self.said_by(all);
         match first.visible.max(other.visible) {
-            None => world > 1 && !has_several,
+            // JAX has one process for all GPUs of a node.
+            None => world > 1 && all.framework != Some(JAX),
             Some(0) => false,
             Some(1) => world > 0,
-            Some(seen) => self.nodes_heard().is_some() && self.nodes.values().all(|here| *here >= seen),
+            Some(seen) => (all.fill_nodes)(seen),
         }
-    }
-
-    /// The GPUs of each process, as far as they are known: one at least.
-    pub(crate) fn gpus_each(&self) -> u32 {
-        let each = self.gpus().zip(self.world).and_then(|(gpus, world)| gpus.checked_div(world));
-        each.unwrap_or(1).max(1)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::run::RunState;
     use stepwatch_model::time::Ts;
 
     /// A run of so many processes, each of which says `more`, on nodes of `here` processes.

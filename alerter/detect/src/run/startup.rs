@@ -447,8 +447,8 @@ impl Starting {
         }
     }
 
-    /// A rank comes to the process group that has not said hello beside those that have: it lived on
-    /// when most others were replaced, and is not missing.
+    /// A rank comes to the process group that has not said hello beside those that have: it lived
+    /// on when most others were replaced, and is not missing.
     fn lives_on(&mut self, rank: u32, world: Option<u32>) {
         let is_of_run = world.is_none_or(|world| rank < world);
         if !self.spoken || !is_of_run || self.ranks.contains_key(&rank) {

@@ -353,7 +353,7 @@ impl RunState {
     pub(crate) fn hello(&mut self, e: &Event) {
         let rank = e.rank.unwrap_or(0);
         let world = self.world;
-        self.known_gpus.take(rank, e);
+        self.known_gpus.take(rank, e, number(e, hello::DEVICES));
         if let Some(r) = self.ranks.get_mut(&rank) {
             r.done = false;
             r.local_rank = number(e, "local_rank").or(r.local_rank);

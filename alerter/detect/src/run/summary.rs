@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use stepwatch_model::{Needs, RunSummary, Saves};
 
+use super::gpus::Processes;
 use super::{Checkpoints, RunState, median};
 
 /// The highest number of the first step of a run that is seen from its beginning.
@@ -18,6 +19,23 @@ impl RunState {
     /// Whether a run that is first seen at this step is seen from its beginning.
     pub(crate) fn is_first_step(&self, step: Option<i64>) -> bool {
         step.is_some_and(|step| step <= self.interval.max(BEGINNING))
+    }
+
+    /// The number of GPUs, which are paid for also while the run has a fault. `None` while it is
+    /// not sure: a process may have several. What counts is, in this order: the devices that the
+    /// trainer declares, the GPUs that its jobs hold, and its processes if each has one GPU. The
+    /// ranks that were heard are no bound of it: some may be of an earlier attempt, and a report
+    /// without a rank counts as one of rank 0.
+    pub fn gpus(&self) -> Option<u32> {
+        let fill_nodes = |seen| self.nodes_heard().is_some() && self.nodes.values().all(|here| *here >= seen);
+        let framework = self.labels.get("framework").map(String::as_str);
+        self.known_gpus.of(&Processes { world: self.world, framework, fill_nodes: &fill_nodes })
+    }
+
+    /// The GPUs of each process, as far as they are known: one at least.
+    pub(crate) fn gpus_each(&self) -> u32 {
+        let each = self.gpus().zip(self.world).and_then(|(gpus, world)| gpus.checked_div(world));
+        each.unwrap_or(1).max(1)
     }
 
     /// The usual seconds of a step.

@@ -167,8 +167,8 @@ impl Checkpoints {
         trust.evals.push_back((step, loss));
     }
 
-    /// The last checkpoint, if ranks have not ended their part of its blocking save. A run that makes
-    /// steps again had waited for them, whatever was heard of it.
+    /// The last checkpoint, if ranks have not ended their part of its blocking save. A run that
+    /// makes steps again had waited for them, whatever was heard of it.
     fn half_saved(&self) -> Option<PassedOver> {
         let step = self.last_step.filter(|_| self.work <= 0.0)?;
         let why = Flaw::Incomplete;

@@ -82,7 +82,8 @@ fn play(life: &[Held]) -> (Totals, i64) {
         world.now += held.waits;
         let given = world.now;
         let said = format!(r#","allocated":{}"#, Ts(given).as_secs_f64());
-        let hello = |said: &str| format!(r#"{{"k":"hello","run":"r","world":8,"job":"{job}"{said}}}"#);
+        let hello =
+            |said: &str| format!(r#"{{"k":"hello","run":"r","world":1,"devices":8,"job":"{job}"{said}}}"#);
         // Between two attempts of one job that made no step nothing is left to be learned late.
         let is_late = held.told_late && (had_step || !held.requeued);
         world.say(held.launches, &hello(if is_late { "" } else { &said }));

@@ -13,7 +13,7 @@ use stepwatch_kit::config::Secret;
 use tokio::sync::Mutex;
 
 use super::super::{Postgres, Replica, Result, Store};
-use crate::config::PostgresPlan;
+use crate::store::PostgresPlan;
 
 /// The variable with the URL of a server, whose database is `postgres`.
 const SERVER: &str = "STEPWATCH_TEST_POSTGRES";

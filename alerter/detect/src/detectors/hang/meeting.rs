@@ -45,8 +45,8 @@ enum Way<'a> {
 }
 
 impl<'a> Shown<'a> {
-    /// `world`: the ranks of the run. The ranks of another world, such as one launcher on each node,
-    /// are not its ranks.
+    /// `world`: the ranks of the run. The ranks of another world, such as one launcher on each
+    /// node, are not its ranks.
     pub(crate) fn new(
         world: Option<u32>,
         mut meetings: Vec<(&'a str, Meeting)>,

@@ -181,9 +181,9 @@ fn word(phase: StartPhase) -> &'static str {
 }
 
 /// Ranks without a process and nodes that do not reach the master; then the missing ranks, by node
-/// where one lacks all that it had; else those that the process group waits for. Where a rank was in
-/// the attempt before says nothing, unless it has a process there, another rank said hello from that
-/// node, or the job still `holds` it.
+/// where one lacks all that it had; else those that the process group waits for. Where a rank was
+/// in the attempt before says nothing, unless it has a process there, another rank said hello from
+/// that node, or the job still `holds` it.
 pub(crate) fn suspects(
     now: Ts,
     f: &RunState,

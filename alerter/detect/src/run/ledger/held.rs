@@ -1,5 +1,5 @@
-//! When a job was given its GPUs, and until when it held them: before its first report and after its
-//! last one.
+//! When a job was given its GPUs, and until when it held them: before its first report and after
+//! its last one.
 
 use super::{Ledger, Left, Size, TimeState};
 use stepwatch_model::time::{Span, Ts};

@@ -231,8 +231,8 @@ impl Process {
 }
 
 impl Place {
-    /// Parses `/proc/PID/environ`. Only the variables named here are read, because the rest may hold
-    /// secrets.
+    /// Parses `/proc/PID/environ`. Only the variables named here are read, because the rest may
+    /// hold secrets.
     pub(super) fn parse(environ: &[u8]) -> Option<Self> {
         let pairs = environ.split(|b| *b == 0).filter_map(|v| core::str::from_utf8(v).ok()?.split_once('='));
         let is_asked = |key: &str| {
@@ -262,7 +262,8 @@ impl Place {
     }
 }
 
-/// The number on each node: `8`, or `8(x16)` of Slurm. `None` if it differs between nodes: `8(x2),4`.
+/// The number on each node: `8`, or `8(x16)` of Slurm. `None` if it differs between nodes:
+/// `8(x2),4`.
 fn tasks(text: &str) -> Option<u32> {
     let number = text.strip_suffix(')').and_then(|text| text.split_once("(x")).map(|(number, _)| number);
     number.unwrap_or(text).parse().ok()

@@ -229,7 +229,7 @@ fn a_script_that_becomes_a_rank_is_seen() {
     assert!((0..4).all(|pass| node.at(10 * pass).0.is_empty()));
     node.rank(100, 900, 4);
     let told = (4..9).find_map(|pass| node.at(10 * pass).0.pop());
-    assert_eq!(["ranks", "world"].map(|key| text(told.as_ref().unwrap(), key)), ["[4]", "8"]);
+    assert_eq!(["ranks", "world_size"].map(|key| text(told.as_ref().unwrap(), key)), ["[4]", "8"]);
 }
 
 #[test]

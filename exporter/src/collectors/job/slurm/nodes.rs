@@ -10,8 +10,8 @@ use crate::scheduler::Outage;
 const MAX_NODES: usize = 50_000;
 /// The most partitions, and the most features, kept of a node.
 const MAX_PARTITIONS: usize = 64;
-/// What versions before 21.08 write behind a base state (`ALLOCATED#`), and the flag that later ones
-/// write.
+/// What versions before 21.08 write behind a base state (`ALLOCATED#`), and the flag that later
+/// ones write.
 const MARKS: [(char, &str); 9] = [
     ('*', "NOT_RESPONDING"),
     ('~', "POWERED_DOWN"),

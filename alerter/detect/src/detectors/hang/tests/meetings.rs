@@ -176,7 +176,7 @@ fn a_rank_without_a_process_is_told_from_one_that_says_nothing() {
             "rank 15 on n4: has a process that has not said hello, while 15 ranks have",
         ),
         // A launcher of launchers counts otherwise: its third one is no rank of the run.
-        (r#""ranks":[3,15],"world":4"#, "rank 15: has not said hello, while 15 ranks have"),
+        (r#""ranks":[3,15],"world_size":4"#, "rank 15: has not said hello, while 15 ranks have"),
         // It said hello, whatever the node tells.
         (r#""ranks":[12,13,15],"absent":[14]"#, "rank 15 on n4: has a process that has not said hello"),
     ] {
