@@ -195,7 +195,8 @@ impl App {
         leading.replica.config = config.file.digest();
         // The start reads all that the database has, which may take longer than the lease lasts.
         let renewing = tokio::spawn(replica::renew(leading.store.clone()));
-        let app = Self::start_on(leading.store.clone(), of(listener)?, config, web, options, log).await;
+        let app = Self::start_on(leading.store.clone(), of(listener)?, config, web, options, log);
+        let app = Box::pin(app).await;
         // From now on, new connections are those of the leader.
         stop.fire();
         let app = app.inspect_err(|_| renewing.abort())?;
@@ -219,7 +220,7 @@ impl App {
     ) -> Result<Self, StartError> {
         let store = Store::open_as(config.file.storage.sqlite(), options.new_store).await?;
         let listener = serve::bind(options.listen.as_ref().unwrap_or(&config.file.listen)).await?;
-        Self::start_on(store, listener, config, web, options, log).await
+        Box::pin(Self::start_on(store, listener, config, web, options, log)).await
     }
 
     async fn start_on(

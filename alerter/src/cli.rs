@@ -244,7 +244,7 @@ impl Cli {
             Command::Sources(args) => state::sources(args, out).await,
             Command::Status(args) => state::status(args, out).await,
             Command::Top(args) => top::run(args, out).await,
-            Command::Store(command) => store::run(command, out).await,
+            Command::Store(command) => Box::pin(store::run(command, out)).await,
             Command::OpenApi => document(out),
             Command::Completions { shell } => Ok(shell::completions(Cli::command(), shell, out)?),
             Command::Man { directory } => manual(&directory, out),

@@ -233,12 +233,11 @@ impl Oidc {
             return Ok(keys);
         }
         let known = &mut *known;
-        let fetched = match known.fetched.failure() {
-            Some(why) => Err(why),
-            None => {
-                let fetched = self.fetch_keys(provider).await;
-                known.fetched.keep(fetched)
-            }
+        let fetched = if let Some(why) = known.fetched.failure() {
+            Err(why)
+        } else {
+            let fetched = self.fetch_keys(provider).await;
+            known.fetched.keep(fetched)
         };
         match fetched {
             Ok(keys) => {

@@ -100,7 +100,7 @@ fn boot_ms() -> i64 {
 
 /// Until when a process may send that asked for the lease at `asked`.
 fn until(asked: i64) -> i64 {
-    asked + (LEASE - MARGIN).as_millis() as i64
+    asked + LEASE.saturating_sub(MARGIN).as_millis() as i64
 }
 
 impl Lease {

@@ -29,7 +29,7 @@ const BATCH_BYTES: usize = 4 << 20;
 
 /// The longest wait for an answer to one statement of the copy. The server may be writing back what
 /// came before, and a commit may wait for a standby of the server.
-const ANSWER_MAX: Duration = Duration::from_secs(600);
+const ANSWER_MAX: Duration = Duration::from_mins(10);
 
 /// No limit of the server for statements ends a long copy. But the server ends a transaction of
 /// which it hears nothing: a machine that died within a copy would keep the lease from all

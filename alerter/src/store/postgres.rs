@@ -32,7 +32,7 @@ const ON_THE_WAY: Duration = Duration::from_secs(1);
 const LOCK_LIMIT: &str = "SET lock_timeout = '10s'";
 
 /// How long a replica is listed after it was last heard of.
-const LISTED: Duration = Duration::from_secs(600);
+const LISTED: Duration = Duration::from_mins(10);
 /// How long a replica counts as running after it was last heard of.
 const RUNNING: Duration = Duration::from_secs(15);
 

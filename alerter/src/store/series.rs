@@ -39,7 +39,7 @@ impl Store {
     pub(crate) async fn load_series(&self, mut take: impl FnMut(SeriesPart)) -> Result<()> {
         let sql = "SELECT run, signal, at_ms, data FROM series ORDER BY at_ms DESC, run, signal";
         let reader = self.reader()?;
-        let mut rows = query(sql).fetch(&*reader);
+        let mut rows = query(sql).fetch(&reader);
         while let Some(row) = rows.try_next().await? {
             take(SeriesPart {
                 run: row.try_get("run")?,

@@ -213,26 +213,29 @@ pub(super) fn query_scalar<'a, T: Output>(sql: impl SqlSafeStr) -> Query<'a, T> 
     query_as(sql)
 }
 
-/// Calls a method of sqlx on either database; `$wrap` makes rows of its result.
+/// Calls a method of sqlx on either database, whose large futures would else be in those of every
+/// caller twice; `$wrap` makes rows of its result.
 macro_rules! on_either {
     ($query:ident, $on:ident, $method:ident, |$got:ident, $row:ident| $wrap:expr) => {
         match $on.into() {
             On::Connection(Connection::Sqlite(to)) => {
-                let ($got, $row) = ($query.bound::<Sqlite>().$method(to).await?, Row::Sqlite);
+                let ($got, $row) = (Box::pin($query.bound::<Sqlite>().$method(to)).await?, Row::Sqlite);
                 $wrap
             }
             On::Connection(Connection::Postgres(to)) => {
-                let ($got, $row) =
-                    (answered(ANSWER_MAX, $query.bound::<Postgres>().$method(to)).await?, Row::Postgres);
+                let ($got, $row) = (
+                    answered(ANSWER_MAX, Box::pin($query.bound::<Postgres>().$method(to))).await?,
+                    Row::Postgres,
+                );
                 $wrap
             }
             On::Pool(Pool::Sqlite(to)) => {
-                let ($got, $row) = ($query.bound::<Sqlite>().$method(to).await?, Row::Sqlite);
+                let ($got, $row) = (Box::pin($query.bound::<Sqlite>().$method(to)).await?, Row::Sqlite);
                 $wrap
             }
             On::Pool(Pool::Postgres(to, within)) => {
-                let mut to = to.acquire().await?;
-                let asked = $query.bound::<Postgres>().$method(&mut *to);
+                let mut to = Box::pin(to.acquire()).await?;
+                let asked = Box::pin($query.bound::<Postgres>().$method(&mut *to));
                 let ($got, $row) = (answered(*within, asked).await?, Row::Postgres);
                 $wrap
             }

@@ -112,9 +112,9 @@ impl Writer {
 impl Open {
     pub(super) async fn new(options: &Options) -> Result<Self> {
         let connection = match options {
-            Options::Sqlite(options) => Connection::Sqlite(options.connect().await?),
+            Options::Sqlite(options) => Connection::Sqlite(Box::pin(options.connect()).await?),
             Options::Postgres(options) => {
-                Connection::Postgres(answered(ANSWER_MAX, options.connect()).await?)
+                Connection::Postgres(answered(ANSWER_MAX, Box::pin(options.connect())).await?)
             }
         };
         Ok(Self { connection, durability: Durability::Power })

@@ -364,6 +364,8 @@ impl RunState {
             self.attempts.declare(e);
         }
         if let Some(ended) = self.ended.take() {
+            // How the run that begins again will end says nothing of how it ended before.
+            self.worst_code = 0;
             self.attempts.left = Some(ended);
             self.wants_look = true;
         }

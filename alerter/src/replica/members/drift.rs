@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use crate::store::{Announced, Replica};
 
 /// How long a replica must differ before it is reported. An update replaces it within minutes.
-const STANDS: Duration = Duration::from_secs(300);
+const STANDS: Duration = Duration::from_mins(5);
 
 /// Since when replicas differ.
 #[derive(Debug, Default)]

@@ -58,7 +58,7 @@ const WATCHED_SECONDS: f64 = 4.0 * 3600.0;
 /// A launcher starts all ranks of a node within this time.
 const LAUNCHED_SECONDS: f64 = 60.0;
 /// An attempt that the master did not answer is repeated, and there is none for a moment.
-const TRIES_AGAIN: Duration = Duration::from_secs(60);
+const TRIES_AGAIN: Duration = Duration::from_mins(1);
 /// How often what has not changed is published again.
 const AGAIN: Duration = Duration::from_mins(1);
 /// The most runs of one node that start at a time.

@@ -30,12 +30,12 @@ pub(crate) struct Feed {
     /// The incidents in the alerter's last list.
     pub(crate) known: Vec<Value>,
     /// What happens to replicas meanwhile.
-    news: Option<mpsc::UnboundedReceiver<String>>,
+    news: Option<mpsc::Receiver<String>>,
 }
 
 impl Feed {
     /// A feed that also prints these texts.
-    pub(crate) fn with(news: mpsc::UnboundedReceiver<String>) -> Self {
+    pub(crate) fn with(news: mpsc::Receiver<String>) -> Self {
         Self { news: Some(news), ..Self::default() }
     }
 

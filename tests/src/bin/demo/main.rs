@@ -27,6 +27,9 @@ use crate::replicas::Replicas;
 use crate::screen::Screen;
 use crate::steps::Steps;
 
+/// News about the replicas that wait to be printed.
+const NEWS: usize = 16;
+
 /// A training run blows up; see who is notified of what, and how soon.
 #[derive(Debug, Parser)]
 #[command(name = "cargo demo")]
@@ -134,7 +137,7 @@ async fn train(
         return story::play(screen, stack, steps, python, after, Feed::default()).await;
     };
     let mut replicas = Replicas::start(screen, stack, count).await?;
-    let (tell, news) = mpsc::unbounded_channel();
+    let (tell, news) = mpsc::channel(NEWS);
     let story = story::play(screen, stack, steps, python, after, Feed::with(news));
     let (trainer, ()) = tokio::try_join!(story, replicas.lose_the_leader(stack, after, tell))?;
     screen.note("the replica that led was killed while it paged: nothing was lost or sent twice");

@@ -70,7 +70,7 @@ impl Replicas {
         &mut self,
         stack: &Stack,
         blow_up_after: u32,
-        tell: mpsc::UnboundedSender<String>,
+        tell: mpsc::Sender<String>,
     ) -> anyhow::Result<()> {
         let deadline = Duration::from_secs(u64::from(blow_up_after) * 2) + PAGE_DEADLINE;
         let paged = async || stack.pagerduty.with(|pd| !pd.pages.is_empty()).then_some(());
@@ -80,13 +80,13 @@ impl Replicas {
         dead.daemon.kill().await?;
         let killed = Instant::now();
         // Without a reader, the demo is over.
-        let _ = tell.send(format!("kill -9 {}, which leads, as the page leaves it", dead.url()));
+        let _ = tell.send(format!("kill -9 {}, which leads, as the page leaves it", dead.url())).await;
         let mut urls: Vec<String> = self.others.iter().map(Alerter::url).collect();
         urls.push(stack.alerter.url());
         let next = leader_of(&urls).await?;
         let url = urls.get(next).map_or("another", String::as_str);
         let after = killed.elapsed().as_secs_f64();
-        let _ = tell.send(format!("{url} leads, {after:.1} s later, and goes on where the other was"));
+        let _ = tell.send(format!("{url} leads, {after:.1} s later, and goes on where the other was")).await;
         Ok(())
     }
 }

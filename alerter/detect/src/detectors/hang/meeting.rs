@@ -108,7 +108,7 @@ impl<'a> Shown<'a> {
         }
         let lacks = clients().filter_map(|(node, m)| match m.link {
             Link::Lacking(link) if now - m.since >= LASTS && !is_through(m) => {
-                Some(Lacking { node: *node, master: &m.master, link, lasts: now - m.since })
+                Some(Lacking { node, master: &m.master, link, lasts: now - m.since })
             }
             _ => None,
         });

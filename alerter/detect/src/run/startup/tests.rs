@@ -198,9 +198,9 @@ fn the_cluster_tells_how_long_a_pod_waited_and_for_its_image() {
         let up = Input::SourceUp { source: "cluster:9765", many_nodes: is_trusted };
         s.0.handle(Ts((T + 390) * 1000), up, &mut Vec::new());
         (0..2).for_each(|rank| s.hello(400, rank, &format!(r#","started":{},"pid":{rank}"#, T + 395)));
-        let (a, b, c) = (T, T + 300, T + containers);
+        let (allocated, started) = (T + 300, T + containers);
         let told = format!(
-            r#"{{"k":"health","node":"head","name":"pod","about":"n1","pod":"ml/llama-0","submitted":{a},"allocated":{b},"containers_started":{c}}}"#
+            r#"{{"k":"health","node":"head","name":"pod","about":"n1","pod":"ml/llama-0","submitted":{T},"allocated":{allocated},"containers_started":{started}}}"#
         );
         let e = Event::parse(told.as_bytes()).unwrap();
         let now = Ts((T + 410) * 1000);

@@ -39,20 +39,20 @@ impl Ended {
 mod tests {
     use super::*;
 
-    fn shown(ids: &[&str]) -> Option<BTreeSet<String>> {
-        Some(ids.iter().map(|id| (*id).to_owned()).collect())
+    fn shown(ids: &[&str]) -> BTreeSet<String> {
+        ids.iter().map(|id| (*id).to_owned()).collect()
     }
 
     #[test]
     fn a_job_is_over_once_its_group_is_gone() {
         let mut ended = Ended::default();
-        ended.note(shown(&[]));
+        ended.note(Some(shown(&[])));
         assert!(!ended.is_over("7"), "no group proves anything yet");
-        ended.note(shown(&["7"]));
+        ended.note(Some(shown(&["7"])));
         assert!(!ended.is_over("7") && ended.is_over("8"), "others are shown");
-        ended.note(shown(&[]));
+        ended.note(Some(shown(&[])));
         assert!(ended.is_over("7") && !ended.is_over("8"));
-        ended.note(shown(&["7"]));
+        ended.note(Some(shown(&["7"])));
         assert!(!ended.is_over("7"), "it was requeued");
         ended.note(None);
         assert!(!ended.is_over("7") && !ended.is_over("8"), "the groups are not read");
@@ -64,7 +64,7 @@ mod tests {
         for i in 0..2 * MAX_ENDED {
             ended.note(shown(&[&i.to_string()]));
         }
-        ended.note(shown(&[]));
+        ended.note(Some(shown(&[])));
         assert_eq!(ended.over.len(), MAX_ENDED);
         assert!(ended.is_over(&(2 * MAX_ENDED - 1).to_string()) && !ended.is_over("0"));
     }

@@ -14,6 +14,7 @@ pub(super) struct Meta {
     pub(super) namespace: String,
     pub(super) uid: String,
     pub(super) labels: Map,
+    #[expect(clippy::zero_sized_map_values, reason = "a set is no map for serde")]
     annotations: Option<BTreeMap<String, IgnoredAny>>,
     pub(super) creation_timestamp: Option<String>,
 }
