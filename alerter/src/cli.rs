@@ -228,7 +228,7 @@ impl Cli {
         err: &mut dyn Write,
     ) -> Result<(), CliError> {
         match self.command.unwrap_or(Command::Run(self.run)) {
-            Command::Run(args) => run(args, log()).await,
+            Command::Run(args) => Box::pin(run(args, log())).await,
             Command::Backtest(args) => replay(&args, out, err),
             Command::Config(ConfigCommand::Check(args)) => check(&args, out),
             Command::Notify(NotifyCommand::Test(args)) => notify::test(args, out).await,

@@ -114,7 +114,7 @@ impl Courier {
                 let claim = self.reworded(claim, now).await;
                 let chart = self.chart(&*notifier, &claim).await;
                 crash::point("outbox.before_send");
-                let attempted = attempt(&*notifier, &claim, chart.as_ref(), (self.clock)());
+                let attempted = Box::pin(attempt(&*notifier, &claim, chart.as_ref(), (self.clock)()));
                 let attempted = self.store.while_may_send(attempted).await;
                 crash::point("outbox.after_send");
                 // A lease that ended says nothing about the receiver. If nobody has taken over, the

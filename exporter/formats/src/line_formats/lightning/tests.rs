@@ -91,7 +91,7 @@ fn a_real_log() {
     let evals: Vec<_> =
         e.iter().filter(|e| e.kind == Kind::Eval).map(|e| (e.step, e.m.get("loss"))).collect();
     assert_eq!(evals, [(Some(50), Some(3.27)), (Some(100), Some(2.68)), (Some(150), Some(2.19))]);
-    let is_load = |e: &&Event| e.extra.get("stage").is_some();
+    let is_load = |e: &&Event| e.extra.contains_key("stage");
     let saves: Vec<_> =
         e.iter().filter(|e| e.kind == Kind::Ckpt && !is_load(e)).map(|e| (e.step, e.ckpt)).collect();
     let of = |step| [(Some(step), START), (Some(step), END)];

@@ -62,7 +62,7 @@ mod tests {
     fn it_remembers_a_limited_number() {
         let mut ended = Ended::default();
         for i in 0..2 * MAX_ENDED {
-            ended.note(shown(&[&i.to_string()]));
+            ended.note(Some(shown(&[&i.to_string()])));
         }
         ended.note(Some(shown(&[])));
         assert_eq!(ended.over.len(), MAX_ENDED);
