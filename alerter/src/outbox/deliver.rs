@@ -204,7 +204,7 @@ impl Courier {
         incident: String,
     ) -> Done {
         match self.store.leave_out(&incident, &receiver, (self.clock)()).await {
-            Ok(false) => self.deliver(notifier, receiver, incident).await,
+            Ok(false) => Box::pin(self.deliver(notifier, receiver, incident)).await,
             Ok(true) => {
                 self.metrics.left_out(&receiver);
                 Done::Lane(LaneDone { receiver, incident, sign: Sign::None, left_out: true })

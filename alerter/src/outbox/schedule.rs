@@ -196,7 +196,9 @@ impl Scheduler {
                     let notifier = Arc::clone(&destination.notifier);
                     let courier = Arc::clone(&self.courier);
                     let receiver = receiver.to_owned();
-                    self.tasks.spawn(async move { courier.deliver(notifier, receiver, lane.incident).await });
+                    let delivery =
+                        async move { Box::pin(courier.deliver(notifier, receiver, lane.incident)).await };
+                    self.tasks.spawn(delivery);
                 }
                 Admission::At(at) => {
                     self.next_look = self.next_look.min(at);

@@ -57,7 +57,7 @@ const HELPERS: &[(&str, &[&str])] = &[
     ("exporter/src/ingest", &["bind", "connection_limit", "event_rate"]),
     (
         "alerter/src/ingest",
-        &["groups", "guard", "kept", "lines", "loss", "status", "stream", "target", "tests"],
+        &["groups", "guard", "kept", "lines", "loss", "name", "status", "stream", "target", "tests"],
     ),
     ("alerter/remote_write/src/decode", &["fields", "malformed", "request", "series", "tests"]),
     ("alerter/src/callbacks", &["endpoints", "people", "proxy", "signature", "silencing", "tests"]),
