@@ -48,6 +48,7 @@ impl Store {
 
     /// Like [`Self::open`]; `new` accepts a database other than the last one.
     pub async fn open_as(path: impl AsRef<Path>, new: bool) -> Result<Self> {
+        let _busy = Busy::now();
         #[cfg(test)]
         if let Some(store) = super::tests::on_postgres(path.as_ref()).await? {
             return Ok(store);
