@@ -4,6 +4,7 @@ python -m unittest discover -v -s tests
 """
 
 import json
+import os
 import re
 import subprocess
 import tempfile
@@ -469,9 +470,16 @@ class Chart(unittest.TestCase):
                     checked.add(binary.name)
                     with tempfile.TemporaryDirectory() as directory:
                         path = Path(directory) / file
-                        path.write_text(text)
+                        url = Path(directory) / "url"
+                        url.write_text("postgres://stepwatch@db/stepwatch")
+                        # Where Kubernetes mounts the Secret.
+                        path.write_text(re.sub("url_file: .*", f"url_file: {url}", text))
+                        address = {"STEPWATCH_ADVERTISE_URL": "http://10.0.0.7:9766"}
                         run = subprocess.run(
-                            [binary, "config", "check", path], capture_output=True, text=True
+                            [binary, "config", "check", path],
+                            capture_output=True,
+                            text=True,
+                            env={**os.environ, **address},
                         )
                     self.assertEqual(run.returncode, 0, f"{case}: {file}: {run.stderr}")
         self.assertEqual(checked, {"stepwatch-alerter", "stepwatch-exporter"})
