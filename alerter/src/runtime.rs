@@ -259,10 +259,8 @@ impl Runtime {
             clock: clock.clone(),
         };
         read_model.reroute(config.responder.clone());
-        let events = Kind::ALL
-            .iter()
-            .map(|k| metrics.events.get_or_create(&KindLabel { kind: Word(k.as_str()) }).clone())
-            .collect();
+        let of_kind = |k: &Kind| metrics.events.get_or_create(&KindLabel { kind: Word(k.as_str()) }).clone();
+        let events = Kind::ALL.iter().map(of_kind).collect();
         let known = engine.open_incidents().chain(engine.resolved_still_firing());
         let open: BTreeSet<String> = known.map(|r| r.id.clone()).collect();
         happened.know_open(open.iter().cloned());
