@@ -87,7 +87,11 @@ impl Step {
     pub(crate) fn run(&self, workspace: &Workspace) -> Done {
         let started = Instant::now();
         let result = (self.run)(workspace);
-        Done { name: self.name, about: self.about, took: started.elapsed(), result }
+        let took = started.elapsed();
+        if self.phase == Phase::BesideTests {
+            progress(&format!("beside the tests: {} took {}", self.name, human(took)));
+        }
+        Done { name: self.name, about: self.about, took, result }
     }
 }
 
@@ -161,12 +165,18 @@ impl Report {
     }
 }
 
+/// Prints a line while steps run beside each other.
+pub(crate) fn progress(line: &str) {
+    println!("   {line}");
+    let _ = std::io::stdout().flush();
+}
+
 fn header(name: &str, about: &str) {
     println!("== {name:<18} {about}");
     let _ = std::io::stdout().flush();
 }
 
-fn human(d: Duration) -> String {
+pub(crate) fn human(d: Duration) -> String {
     let s = d.as_secs();
     if s >= 60 { format!("{}m {:02}s", s / 60, s % 60) } else { format!("{:.1}s", d.as_secs_f64()) }
 }

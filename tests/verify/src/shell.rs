@@ -3,11 +3,20 @@
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 /// Lines of a failed command shown on the terminal; the log has them all.
 const FAILURE_TAIL: usize = 120;
+
+/// A command that takes longer hangs: the slowest one, which builds the tests, takes a third of it.
+const LIMIT: Duration = Duration::from_mins(40);
+/// The same with `--full`, where the rounds of kills alone take hours.
+const FULL_LIMIT: Duration = Duration::from_hours(12);
+/// What a command started may write for so long after the command has ended.
+const ORPHANS_LIMIT: Duration = Duration::from_secs(30);
+const POLL: Duration = Duration::from_millis(50);
 
 pub(crate) struct Workspace {
     pub(crate) root: PathBuf,
@@ -69,16 +78,19 @@ impl Workspace {
             child.stdout.take().map(|s| self.collect(s, Arc::clone(&sink))),
             child.stderr.take().map(|s| self.collect(s, Arc::clone(&sink))),
         ];
-        let status = child.wait().map_err(|e| format!("cannot wait for {shown}: {e}"))?;
-        for reader in readers.into_iter().flatten() {
-            let _ = reader.join();
-        }
+        let limit = if self.full { FULL_LIMIT } else { LIMIT };
+        let ended = end_within(&mut child, limit).map_err(|e| format!("cannot wait for {shown}: {e}"))?;
+        let read = || readers.iter().flatten().all(|reader| reader.is_finished());
+        let complete = within(ORPHANS_LIMIT, || read().then_some(())).is_some();
         let lines = std::mem::take(&mut sink.lock().unwrap_or_else(PoisonError::into_inner).1);
-        if status.success() {
-            return Ok(Output { lines });
-        }
+        let why = match ended {
+            Some(status) if status.success() && complete => return Ok(Output { lines }),
+            Some(status) if status.success() => "it ended, and a process that it started did not".to_owned(),
+            Some(status) => status.to_string(),
+            None => format!("killed, because it did not end within {} minutes", limit.as_secs() / 60),
+        };
         let shown_lines = if self.verbose { Vec::new() } else { excerpt(&lines) };
-        Err(format!("{}\n{shown}: {status}; whole output in {}", shown_lines.join("\n"), path.display()))
+        Err(format!("{}\n{shown}: {why}; whole output in {}", shown_lines.join("\n"), path.display()))
     }
 
     fn collect(
@@ -99,6 +111,54 @@ impl Workspace {
             }
         })
     }
+}
+
+/// Waits until the process has ended; `None` if it was killed, with all that it started, because the
+/// time was over.
+fn end_within(child: &mut Child, limit: Duration) -> std::io::Result<Option<ExitStatus>> {
+    if let Some(ended) = within(limit, || child.try_wait().transpose()) {
+        return ended.map(Some);
+    }
+    let mut kill = Command::new("kill");
+    kill.arg("-9").args(descendants(child.id()).iter().map(u32::to_string));
+    // The group of processes is ours too, so they are named one by one.
+    kill.stderr(Stdio::null()).status()?;
+    child.kill()?;
+    child.wait().map(|_| None)
+}
+
+fn within<T>(limit: Duration, mut ready: impl FnMut() -> Option<T>) -> Option<T> {
+    let began = Instant::now();
+    loop {
+        let found = ready();
+        if found.is_some() || began.elapsed() >= limit {
+            return found;
+        }
+        std::thread::sleep(POLL);
+    }
+}
+
+/// The processes that a process started, and those that they started.
+fn descendants(of: u32) -> Vec<u32> {
+    let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let parents: Vec<_> = processes
+        .filter_map(|entry| {
+            let pid: u32 = entry.file_name().to_str()?.parse().ok()?;
+            Some((pid, parent(&std::fs::read_to_string(entry.path().join("stat")).ok()?)?))
+        })
+        .collect();
+    let mut found = vec![of];
+    let mut next = 0;
+    while let Some(&process) = found.get(next) {
+        found.extend(parents.iter().filter(|(_, parent)| *parent == process).map(|(pid, _)| pid));
+        next += 1;
+    }
+    found.split_off(1)
+}
+
+/// The parent of a process, of its `/proc/PID/stat`. Its name, in brackets, may contain anything.
+fn parent(stat: &str) -> Option<u32> {
+    stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
 }
 
 /// What a person wants to see of a failure: the failures that a test runner lists, else the end.
@@ -134,6 +194,26 @@ pub(crate) fn which(program: &str) -> Option<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_takes_too_long_is_killed_with_all_that_it_started() {
+        let mut shell = Command::new("sh");
+        let mut child =
+            shell.args(["-c", "sleep 1000 & echo $!; wait"]).stdout(Stdio::piped()).spawn().unwrap();
+        let mut stdout = BufReader::new(child.stdout.take().unwrap());
+        let mut started = String::new();
+        stdout.read_line(&mut started).unwrap();
+        assert_eq!(descendants(child.id()), [started.trim().parse::<u32>().unwrap()]);
+        assert!(end_within(&mut child, Duration::ZERO).unwrap().is_none());
+        // Nobody has the other end any more.
+        assert_eq!(stdout.read_line(&mut started).unwrap(), 0);
+    }
+
+    #[test]
+    fn the_parent_of_a_process_with_any_name() {
+        assert_eq!(parent("12 (a) 7 (b) S 34 12 0"), Some(34));
+        assert_eq!(parent("12"), None);
+    }
 
     #[test]
     fn a_failure_shows_the_failed_tests() {

@@ -8,8 +8,9 @@ use std::collections::{BTreeSet, VecDeque};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
 
-use crate::report::{Closing, not_run};
+use crate::report::{Closing, human, not_run, progress};
 use crate::shell::{Output, Workspace, cargo};
 use crate::{fuzz, install, postgres, real};
 
@@ -80,8 +81,7 @@ pub(crate) fn all(w: &Workspace) -> Result<Closing, String> {
 
 /// The tests in the documentation.
 fn documentation(w: &Workspace) -> Result<Closing, String> {
-    w.run("test-doc", &mut cargo(&["test", "--workspace", "--locked", "--doc"]))
-        .map(|out| closing(&out, "doc"))
+    timed("doc", || w.run("test-doc", &mut cargo(&["test", "--workspace", "--locked", "--doc"])))
 }
 
 impl TestBinary {
@@ -117,14 +117,13 @@ impl TestBinary {
         // With the hash: a library and a program may have one name.
         let file = self.path.file_name().unwrap_or_default().to_string_lossy();
         let log = format!("test-{}-{file}", package.replace('/', "-"));
-        w.run(&log, &mut command).map(|out| closing(&out, &name)).map_err(|why| format!("{name}: {why}"))
+        timed(&name, || w.run(&log, &mut command))
     }
 
     /// Runs the tests of the store on PostgreSQL in place of SQLite.
     fn run_on_postgres(&self, w: &Workspace) -> Result<Closing, String> {
         let name = format!("{} on PostgreSQL", self.name());
-        let ran = postgres::tests(w, &self.path, |command| self.prepare(w, command));
-        ran.map(|out| closing(&out, &name)).map_err(|why| format!("{name}: {why}"))
+        timed(&name, || postgres::tests(w, &self.path, |command| self.prepare(w, command)))
     }
 
     /// Gives the tests what cargo would.
@@ -133,6 +132,15 @@ impl TestBinary {
         command.env("CARGO_MANIFEST_DIR", &self.package).env("CARGO_PKG_NAME", &self.package_name);
         peers(w, command);
     }
+}
+
+/// Runs tests and says at once that they ended: a run that is cut off shows how far it came.
+fn timed(name: &str, tests: impl FnOnce() -> Result<Output, String>) -> Result<Closing, String> {
+    let began = Instant::now();
+    let result = tests();
+    let word = if result.is_ok() { "ok" } else { "FAILED" };
+    progress(&format!("{word:<8} {name:<44} {:>8}", human(began.elapsed())));
+    result.map(|out| closing(&out, name)).map_err(|why| format!("{name}: {why}"))
 }
 
 /// The value of a key of a JSON object whose value is text without escapes.
