@@ -29,6 +29,17 @@ impl Level {
     }
 }
 
+/// Who can cause an XID.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    /// The application, by itself.
+    Program,
+    /// The application or a faulty GPU.
+    Either,
+    /// The hardware of the node, or its driver.
+    Node,
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Xid<'a> {
     pub code: u32,
@@ -40,6 +51,7 @@ pub struct Xid<'a> {
     /// The reason for the level.
     pub why: &'a str,
     pub source: &'a str,
+    pub fault: Fault,
 }
 
 /// The header of a table, which is optional.
@@ -70,6 +82,7 @@ pub fn find_in<'a>(table: &[Xid<'a>], code: u32) -> Xid<'a> {
         hint: "Newer than this program: look it up in NVIDIA's Xid catalog",
         why: "",
         source: "",
+        fault: Fault::Node,
     })
 }
 
@@ -116,10 +129,15 @@ pub fn parse(row: &str) -> Result<Xid<'_>, String> {
         format!("action {action:?} is none of {}", Remedy::ALL.map(Remedy::as_str).join(", "))
     })?;
     let (hint, why, source) = (field("hint")?, field("why")?, field("source")?);
-    match rest {
-        Some(_) => Err(format!("there is more than {HEADER}; what has a comma in it stands in quotes")),
-        None => Ok(Xid { code, name, level, action, hint, why, source }),
-    }
+    let fault = match rest {
+        None => Fault::Node,
+        Some("program") => Fault::Program,
+        Some("either") => Fault::Either,
+        Some(_) => {
+            return Err(format!("there is more than {HEADER}; what has a comma in it stands in quotes"));
+        }
+    };
+    Ok(Xid { code, name, level, action, hint, why, source, fault })
 }
 
 #[cfg(test)]
@@ -138,5 +156,7 @@ mod tests {
         }
         assert_eq!((find(79).action, find(79).level), (Remedy::RebootNode, Level::Error));
         assert_eq!((find(9999).level, find(9999).code), (Level::Warn, 9999));
+        let of = |fault| built_in().iter().filter(|x| x.fault == fault).map(|x| x.code).collect::<Vec<_>>();
+        assert_eq!((of(Fault::Either), of(Fault::Program)), (vec![13, 31], vec![43, 45]));
     }
 }

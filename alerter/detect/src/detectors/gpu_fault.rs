@@ -7,15 +7,16 @@
 //! 45s that clean up after it, the GPU that is gone) are one condition, named by the worst that no
 //! other caused.
 //!
-//! XIDs that the application causes by itself (13, 31, 43, 45: catalogue of NVIDIA, "RESTART_APP"
-//! and "IGNORE") are notes, whatever their level, because a debug session makes hundreds.
-//! One GPU on which several runs fail with 13 or 31 is suspect: a ticket. Where another GPU of the
-//! run has the same within a minute, it is the program.
+//! XIDs that the application can cause by itself (the last column of `wire/src/xid.csv`) are notes,
+//! whatever their level, because a debug session makes hundreds. One GPU on which several runs fail
+//! with 13 or 31 is suspect: a ticket. Where another GPU of the run has the same within a minute,
+//! it is the program.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use stepwatch_wire::conditions::{Incident, Remedy};
+use stepwatch_wire::xid::{self, Fault};
 
 use super::faults::{Faults, Sort};
 use crate::detector::{NodeAt, NodeDetector};
@@ -42,10 +43,6 @@ impl Default for Config {
     }
 }
 
-/// XIDs that an application can cause by itself.
-const APPLICATION: [i64; 4] = [13, 31, 43, 45];
-/// XIDs that both a program and a faulty GPU can cause.
-const EITHER: [i64; 2] = [13, 31];
 /// The most runs kept for a GPU, and the most GPUs.
 const MAX_RUNS: usize = 16;
 const MAX_GPUS: usize = 64;
@@ -121,8 +118,14 @@ impl GpuFault {
     }
 }
 
+/// Who can cause the condition, if it is an XID.
+fn fault(key: &Key) -> Option<Fault> {
+    let is_xid = key.topic == Topic::Xid && key.name == "xid";
+    is_xid.then(|| u32::try_from(key.number).ok()).flatten().map(|code| xid::find(code).fault)
+}
+
 fn is_either(key: &Key) -> bool {
-    key.topic == Topic::Xid && key.name == "xid" && EITHER.contains(&key.number)
+    fault(key) == Some(Fault::Either)
 }
 
 impl Rules<'_> {
@@ -141,7 +144,7 @@ impl Sort for Rules<'_> {
     }
 
     fn severity(&self, view: NodeAt<'_>, key: &Key, c: &Condition) -> Severity {
-        if key.topic == Topic::Xid && key.name == "xid" && APPLICATION.contains(&key.number) {
+        if matches!(fault(key), Some(Fault::Program | Fault::Either)) {
             return if self.is_suspect(key) { Severity::Ticket } else { Severity::Info };
         }
         match c.level {
