@@ -12,6 +12,7 @@
 
 mod circles;
 mod dependencies;
+mod doc_tests;
 mod extend;
 mod facts;
 mod fixtures;
