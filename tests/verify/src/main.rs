@@ -12,7 +12,6 @@
 
 mod circles;
 mod dependencies;
-mod doc_tests;
 mod extend;
 mod facts;
 mod fixtures;
