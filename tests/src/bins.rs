@@ -81,9 +81,15 @@ fn modified(path: &Path) -> Option<SystemTime> {
     std::fs::metadata(path).and_then(|m| m.modified()).ok()
 }
 
+/// When the last source below a directory was written. Programs contain no tests: one that was
+/// edited would make every test ask cargo to build them, which does nothing and waits for any other
+/// cargo.
 fn newest(dir: &Path) -> Option<SystemTime> {
     let entries = std::fs::read_dir(dir).ok()?.flatten().map(|e| e.path());
-    entries.filter_map(|p| if p.is_dir() { newest(&p) } else { modified(&p) }).max()
+    let is_test =
+        |path: &PathBuf| path.file_stem().is_some_and(|name| name == "tests" || name == "snapshots");
+    let sources = entries.filter(|path| !is_test(path));
+    sources.filter_map(|p| if p.is_dir() { newest(&p) } else { modified(&p) }).max()
 }
 
 /// Builds into `dir`, which is `<target>/<profile>`. The whole workspace is built: for a single

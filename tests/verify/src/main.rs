@@ -11,6 +11,7 @@
 #![expect(clippy::print_stdout, reason = "it is a terminal program")]
 
 mod circles;
+mod dependencies;
 mod extend;
 mod facts;
 mod fixtures;

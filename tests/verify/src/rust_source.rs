@@ -109,7 +109,7 @@ pub(crate) fn without_tests(source: &str) -> String {
 
 /// The source with comments, strings and characters replaced by spaces; newlines stay where they
 /// are.
-fn blank(source: &str) -> String {
+pub(crate) fn blank(source: &str) -> String {
     let s = source.as_bytes();
     let mut out = s.to_vec();
     let mut i = 0;

@@ -35,7 +35,12 @@ pub(crate) fn all() -> Vec<Step> {
     let long_step = |name, about, run| Step { long: true, ..step(Alone, name, about, run) };
     vec![
         step(Install, "install", "what the tests need and this machine lacks", install::all),
-        step(Static, "house", "short files and functions, imports one way", house::check),
+        step(
+            Static,
+            "house",
+            "short files and functions, imports one way, no unused dependency",
+            house::check,
+        ),
         step(Static, "fmt", "rustfmt --check of every file", fmt),
         step(Static, "clippy", "cargo clippy, warnings are errors", clippy),
         step(Tests, "test", "cargo test, with real peers", test::all),
@@ -57,7 +62,6 @@ pub(crate) fn all() -> Vec<Step> {
             deploy,
         ),
         step(BesideTests, "doc", "cargo doc, warnings are errors", doc),
-        step(BesideTests, "machete", "dependencies that nothing uses", machete),
         step(BesideTests, "deny", "licences and advisories of dependencies", deny),
         step(
             Alone,
@@ -187,11 +191,6 @@ fn deny(w: &Workspace) -> Result<Closing, String> {
     // every change.
     let mut deny = Command::new(program);
     w.run("deny", deny.args(["check", "licenses", "bans", "sources"])).map(|out| out.last(1))
-}
-
-fn machete(w: &Workspace) -> Result<Closing, String> {
-    let mut machete = Command::new(install::machete_program(w)?);
-    w.run("machete", machete.arg("--skip-target-dir")).map(|out| out.lines(|l| l.contains("unused")))
 }
 
 fn loops(w: &Workspace) -> Result<Closing, String> {

@@ -186,9 +186,11 @@ impl Twin {
             }
         }
         // In order of their opening, if several reopen at once.
-        let mut all: Vec<Subject> = self.truth.keys().copied().collect();
-        all.sort_by_key(|of| self.world.id(&name(of.0), of.1));
-        for of in all {
+        let closed = self.truth.iter().filter(|(_, truth)| truth.closed.is_some());
+        let mut closed: Vec<Subject> = closed.map(|(of, _)| *of).collect();
+        // A name is looked up among all incidents of thirty days.
+        closed.sort_by_cached_key(|of| self.world.id(&name(of.0), of.1));
+        for of in closed {
             let setting = self.setting;
             if self.truth.get_mut(&of).and_then(|t| t.come_back(&setting, now)).is_some() {
                 let suppressed = self.suppressed(of);
