@@ -567,3 +567,13 @@ fn time_before_the_number_of_gpus_is_known_is_theirs_once_it_is() {
     assert_eq!(ledger.totals().seconds(TimeState::Stalled), 600.0);
     assert_eq!(ledger.totals().gpu_seconds(TimeState::Stalled), Some(4800.0));
 }
+
+#[test]
+fn of_a_run_that_is_forgotten_the_hang_before_its_death_is_kept() {
+    let mut ledger = Ledger::default();
+    (1..=4).for_each(|last| ledger.steps(line(last * 10_000, last), SIZE));
+    ledger.died(Ts(3_640_000));
+    let kept = ledger.take_accounts(SIZE).map(|accounts| accounts.hours.total()).unwrap_or_default();
+    assert_eq!(kept.seconds(TimeState::Stalled), 3590.0);
+    assert_eq!(kept.total(), 3630.0);
+}
