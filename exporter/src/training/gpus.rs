@@ -8,9 +8,13 @@ use super::run::Run;
 /// No job has more devices: a larger number is a mistake.
 const MAX_DEVICES: f64 = 1_048_576.0;
 
-/// What rank 0 said last of its GPUs, and what any other rank did.
 #[derive(Debug, Clone, Default)]
-pub(super) struct SaidGpus([Said; 2]);
+pub(super) struct SaidGpus {
+    /// What rank 0 said last, and what any other rank did.
+    said: [Said; 2],
+    /// One process of its framework has all GPUs of its node.
+    has_several: bool,
+}
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Said {
@@ -21,6 +25,14 @@ struct Said {
 }
 
 impl SaidGpus {
+    /// Takes the framework that an event names. What lies beside a run on JAX may name another one.
+    pub(super) fn describe(&mut self, event: &Event) {
+        let is_told = event.extra.contains_key(hello::SOURCE);
+        if let Some(framework) = event.extra.get("framework").and_then(Value::as_str) {
+            self.has_several = hello::has_several_gpus(framework) || is_told && self.has_several;
+        }
+    }
+
     /// Takes what a process says in its `hello`. Whoever only describes a process does not know.
     pub(super) fn take(&mut self, rank: u32, event: &Event) {
         if event.extra.contains_key(hello::SOURCE) {
@@ -29,14 +41,15 @@ impl SaidGpus {
         let devices = event.extra.get(hello::DEVICES).and_then(Value::as_f64);
         let devices = devices.filter(|n| n.fract() == 0.0 && (1.0..=MAX_DEVICES).contains(n));
         let list = event.extra.get(hello::VISIBLE_GPUS).and_then(Value::as_str).unwrap_or_default();
-        let [first, other] = &mut self.0;
+        let [first, other] = &mut self.said;
         let said = if rank == 0 { first } else { other };
         *said = Said { devices: devices.map(|n| n as u32), sees_several: list.contains(',') };
     }
 
     /// Takes over what was said of the same run under another name.
     pub(super) fn join(&mut self, other: &Self) {
-        for (ours, theirs) in self.0.iter_mut().zip(other.0) {
+        self.has_several |= other.has_several;
+        for (ours, theirs) in self.said.iter_mut().zip(other.said) {
             if *ours == Said::default() {
                 *ours = theirs;
             }
@@ -45,13 +58,13 @@ impl SaidGpus {
 
     /// The devices that the trainer declares; without them the processes, unless they may have
     /// several each.
-    fn of(&self, world: Option<u32>, framework: &str) -> Option<u32> {
-        let [first, other] = self.0;
+    fn of(&self, world: Option<u32>) -> Option<u32> {
+        let [first, other] = self.said;
         // A single process has no others: what they said was of an earlier attempt.
         let other = if world == Some(1) { Said::default() } else { other };
         let Some(devices) = first.devices.or(other.devices) else {
-            let has_several = world == Some(1) && first.sees_several;
-            return world.filter(|_| !has_several && !hello::has_several_gpus(framework));
+            let sees_several = world == Some(1) && first.sees_several;
+            return world.filter(|_| !sees_several && !self.has_several);
         };
         // All ranks say the same, and each has one at least. Otherwise they count something else.
         let is_of_job = other.devices.is_none_or(|other| other == devices);
@@ -61,7 +74,7 @@ impl SaidGpus {
 
 impl Run {
     pub(super) fn gpus(&self) -> Option<u32> {
-        self.said_gpus.of(self.world, &self.about.framework)
+        self.said_gpus.of(self.world)
     }
 }
 
@@ -71,11 +84,15 @@ mod tests {
 
     fn gpus(framework: &str, world: u32, said: &[(u32, &str)]) -> Option<u32> {
         let mut all = SaidGpus::default();
-        for (rank, more) in said {
+        let beside = r#","source":"config.json","framework":"transformers""#;
+        let framework = format!(r#","framework":"{framework}""#);
+        for (rank, more) in [(0, &*framework)].iter().chain(said).chain(&[(0, beside)]) {
             let hello = format!(r#"{{"k":"hello","run":"r"{more}}}"#);
-            all.take(*rank, &Event::parse(hello.as_bytes()).unwrap());
+            let hello = Event::parse(hello.as_bytes()).unwrap();
+            all.describe(&hello);
+            all.take(*rank, &hello);
         }
-        all.of(Some(world), framework)
+        all.of(Some(world))
     }
 
     #[test]

@@ -257,6 +257,7 @@ impl Run {
             }
         };
         keep(&mut self.about.framework, &["framework"]);
+        self.said_gpus.describe(event);
         keep(&mut self.about.version, &["version", "framework_version"]);
         let word = Word::from_event(event, cx.source);
         if word >= self.dtype_by && text(&["dtype", "precision"]).is_some() {

@@ -7,6 +7,7 @@ use stepwatch_wire::{Event, Value};
 /// No job has more devices: a larger number is a mistake.
 const MAX_DEVICES: u32 = 1 << 20;
 
+const FRAMEWORK: &str = "framework";
 /// What the name of a part of a GPU begins with.
 const PART: &str = "MIG-";
 
@@ -17,6 +18,8 @@ pub(crate) struct KnownGpus {
     said: [Said; 2],
     /// What the jobs of the run hold, if the exporters of all its nodes report it.
     held: Option<u32>,
+    /// One process of its framework has all GPUs of its node.
+    has_several: bool,
 }
 
 /// What a process says of its GPUs.
@@ -43,7 +46,12 @@ fn visible_whole(list: &str) -> u32 {
 impl KnownGpus {
     /// Takes what a process says in its `hello`. Whoever only describes a process does not know.
     pub(super) fn take(&mut self, rank: u32, e: &Event, devices: Option<u32>) {
-        if e.extra.contains_key(hello::SOURCE) || e.extra.contains_key(hello::ROLE) {
+        let is_told = e.extra.contains_key(hello::SOURCE) || e.extra.contains_key(hello::ROLE);
+        // What lies beside a run on JAX may name another framework.
+        if let Some(framework) = e.extra.get(FRAMEWORK).and_then(Value::as_str) {
+            self.has_several = hello::has_several_gpus(framework) || is_told && self.has_several;
+        }
+        if is_told {
             return;
         }
         let list = e.extra.get(hello::VISIBLE_GPUS).and_then(Value::as_str);
@@ -64,7 +72,6 @@ impl KnownGpus {
 /// The processes of a run, of which each has one GPU or several.
 pub(super) struct Processes<'a> {
     pub(super) world: Option<u32>,
-    pub(super) framework: Option<&'a str>,
     /// Whether at least so many processes were heard on each node.
     pub(super) fill_nodes: &'a dyn Fn(u32) -> bool,
 }
@@ -94,7 +101,7 @@ impl KnownGpus {
         let world = all.world.unwrap_or(0);
         let [first, other] = self.said_by(all);
         match first.visible.max(other.visible) {
-            None => world > 1 && !all.framework.is_some_and(hello::has_several_gpus),
+            None => world > 1 && !self.has_several,
             Some(0) => false,
             Some(1) => world > 0,
             Some(seen) => (all.fill_nodes)(seen),
@@ -160,7 +167,13 @@ mod tests {
         assert_eq!(run(1, 1, &seen("-1")).gpus(), None);
         for framework in ["jax", "JAX", "maxtext"] {
             let said = format!(r#","framework":"{framework}""#);
-            assert_eq!(run(4, 1, &said).gpus(), None, "each may have all GPUs of its node");
+            let mut f = run(4, 1, &said);
+            assert_eq!(f.gpus(), None, "each may have all GPUs of its node");
+            say(&mut f, 0, 4, 1, r#","source":"discover""#);
+            say(&mut f, 0, 4, 1, r#","source":"config.json","framework":"transformers""#);
+            assert_eq!(f.gpus(), None, "who describes it does not know");
+            say(&mut f, 0, 4, 1, r#","framework":"megatron""#);
+            assert_eq!(f.gpus(), Some(4));
         }
         let part = seen("MIG-4f8c0a0e-1111-5a3c-9d5e-1a2b3c4d5e6f");
         assert_eq!((run(1, 1, &part).gpus(), run(2, 2, &part).gpus()), (None, None), "parts of a GPU");
