@@ -71,6 +71,8 @@ pub(crate) struct Claim {
     pub(crate) runs: Vec<String>,
     /// UUIDs of the whole GPUs that the job holds.
     pub(crate) gpus: Vec<String>,
+    /// It holds others whose UUIDs its node does not know.
+    pub(crate) has_more_gpus: bool,
 }
 
 impl Claim {
@@ -206,7 +208,8 @@ impl Jobs {
             pids.clone_from(&had.claim.pids);
         }
         let since = had.filter(|had| had.claim.uid == e.uid).map_or(now, |had| had.claim.since);
-        let claim = Claim { uid: e.uid, attested, over, pids, user, since, runs, gpus };
+        let has_more_gpus = e.extra.get("unnamed_gpus").and_then(Value::as_f64).is_some_and(|n| n > 0.0);
+        let claim = Claim { uid: e.uid, attested, over, pids, user, since, runs, gpus, has_more_gpus };
         let same_user = had.filter(|had| had.claim.uid == claim.uid);
         let before = same_user.map(|had| (had.last_runs.clone(), had.all_runs.clone(), had.given));
         let (last_runs, mut all_runs, given) = before.unwrap_or_default();
