@@ -1,9 +1,9 @@
-//! For which run the time counts for which a job holds its GPUs: from when it was given them until it
-//! left its nodes.
+//! For which run the time counts for which a job holds its GPUs: from when it was given them until
+//! it left its nodes.
 //!
 //! Several runs may share a job: one after another, or beside each other. Then nobody knows which
-//! GPUs each of them holds before it begins and after it has ended, so that time counts for the last
-//! run that began, until another one begins, and for no run before its first report.
+//! GPUs each of them holds before it begins and after it has ended. So that time counts for the
+//! last run that began, until another one begins, and for no run before its first report.
 
 use stepwatch_model::time::Ts;
 use stepwatch_wire::names::hello;

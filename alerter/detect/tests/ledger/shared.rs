@@ -1,5 +1,5 @@
-//! For which run the time of an allocation counts, and until when: jobs with several runs, jobs that
-//! are over, pods, and runs without a job.
+//! For which run the time of an allocation counts, and until when: jobs with several runs, jobs
+//! that are over, pods, and runs without a job.
 
 use std::sync::Arc;
 
