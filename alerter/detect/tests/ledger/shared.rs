@@ -12,17 +12,21 @@ use stepwatch_wire::Event;
 const BEGAN: i64 = 1_700_000_000;
 const DAY: i64 = 86_400;
 
-struct Cluster(Monitor);
+struct Cluster {
+    monitor: Monitor,
+    /// The number of steps that were made.
+    steps: i64,
+}
 
 impl Cluster {
     fn new() -> Self {
-        Self(Monitor::new(Arc::default()))
+        Self { monitor: Monitor::new(Arc::default()), steps: 0 }
     }
 
     fn take(&mut self, secs: i64, source: &str, event: &Event) {
         let now = Ts((BEGAN + secs) * 1000);
-        while self.0.tick_one(now, &mut Vec::new()) {}
-        self.0.handle(now, Input::Event { source, event }, &mut Vec::new());
+        while self.monitor.tick_one(now, &mut Vec::new()) {}
+        self.monitor.handle(now, Input::Event { source, event }, &mut Vec::new());
     }
 
     /// An event of a node, and of a rank if it is one of a run.
@@ -43,12 +47,17 @@ impl Cluster {
 
     /// Ten steps, one every ten seconds.
     fn steps(&mut self, secs: i64, run: &str) {
-        (0..=10).for_each(|step| self.step(secs + 10 * step, run, step));
+        (0..=10).for_each(|n| self.step(secs + 10 * n, run));
     }
 
-    fn step(&mut self, secs: i64, run: &str, step: i64) {
-        let event = format!(r#""k":"step","run":"{run}","step":{step},"m":{{"loss":2.0}}"#);
+    fn step(&mut self, secs: i64, run: &str) {
+        let event = self.next_step(run);
         self.say(secs, ("n1", 0), &event);
+    }
+
+    fn next_step(&mut self, run: &str) -> String {
+        self.steps += 1;
+        format!(r#""k":"step","run":"{run}","step":{},"m":{{"loss":2.0}}"#, self.steps)
     }
 
     fn bye(&mut self, secs: i64, run: &str, code: i64) {
@@ -56,7 +65,7 @@ impl Cluster {
     }
 
     fn totals(&self, run: &str) -> Totals {
-        self.0.run(run).map(|run| run.state.ledger.totals()).unwrap_or_default()
+        self.monitor.run(run).map(|run| run.state.ledger.totals()).unwrap_or_default()
     }
 
     /// The seconds of all GPUs in all states.
@@ -97,9 +106,9 @@ fn a_run_of_a_job_counts_for_no_more_once_another_one_runs_beside_it() {
     c.hello(100, "a", &allocated(0));
     c.job(101, "n1", HELD);
     c.hello(110, "b", &allocated(0));
-    for step in 0..=10 {
-        c.step(200 + 10 * step, "a", step);
-        c.step(205 + 10 * step, "b", step);
+    for n in 0..=10 {
+        c.step(200 + 10 * n, "a");
+        c.step(205 + 10 * n, "b");
     }
     c.bye(310, "b", 0);
     c.bye(410, "a", 0);
@@ -181,7 +190,7 @@ impl Pods {
     fn new() -> Self {
         let mut c = Cluster::new();
         let up = Input::SourceUp { source: "cluster:9765", many_nodes: true };
-        c.0.handle(Ts(BEGAN * 1000), up, &mut Vec::new());
+        c.monitor.handle(Ts(BEGAN * 1000), up, &mut Vec::new());
         Self(c)
     }
 
@@ -209,15 +218,17 @@ impl Pods {
         self.0.take(secs, "cluster:9765", &event);
     }
 
+    fn step(&mut self, secs: i64) {
+        let event = self.0.next_step("r");
+        self.each(secs, &event);
+    }
+
     /// An attempt whose pods get their nodes at 50 s and 80 s, and leave them at 320 s and 330 s.
     fn attempt(&mut self, from: i64, code: i64) {
         self.each(from + 100, r#""k":"hello","run":"r","world":2"#);
         (0..2).for_each(|n| self.kubelet(from + 105, n, 1, r#""r""#));
         self.told(from + 110, 0, from + 50);
-        for step in 0..=10 {
-            let event = format!(r#""k":"step","run":"r","step":{},"m":{{"loss":2.0}}"#, from + step);
-            self.each(from + 200 + 10 * step, &event);
-        }
+        (0..=10).for_each(|n| self.step(from + 200 + 10 * n));
         self.told(from + 301, 0, from + 50);
         self.told(from + 301, 1, from + 80);
         self.each(from + 310, &format!(r#""k":"bye","run":"r","code":{code}"#));
@@ -243,8 +254,8 @@ fn pods_of_which_one_is_not_told_of_count_from_the_first_report() {
     pods.each(100, r#""k":"hello","run":"r","world":2"#);
     (0..2).for_each(|n| pods.kubelet(105, n, 1, r#""r""#));
     pods.told(110, 0, 50);
-    pods.each(200, r#""k":"step","run":"r","step":1,"m":{"loss":2.0}"#);
-    pods.each(210, r#""k":"step","run":"r","step":2,"m":{"loss":2.0}"#);
+    pods.step(200);
+    pods.step(210);
     assert_eq!(pods.0.gpu_seconds("r"), 2 * 110);
     pods.told(230, 1, 80);
     assert_eq!(pods.0.gpu_seconds("r"), 2 * 130, "and now both are told of");
