@@ -11,6 +11,7 @@ mod death;
 mod epoch;
 pub mod families;
 mod gauge;
+mod gpus;
 mod histogram;
 mod holders;
 mod join;

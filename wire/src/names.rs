@@ -145,6 +145,13 @@ pub mod hello {
     pub const VISIBLE_GPUS: &str = "cuda_visible_devices";
     /// `true` if the process had made its process group before it said hello.
     pub const INITIALISED: &str = "initialised";
+    /// Frameworks on JAX, as `framework` has them.
+    const ON_JAX: [&str; 5] = ["jax", "flax", "maxtext", "axlearn", "levanter"];
+
+    /// Whether one process of the framework usually has all GPUs of its node, as with JAX.
+    pub fn has_several_gpus(framework: &str) -> bool {
+        ON_JAX.iter().any(|of| of.eq_ignore_ascii_case(framework))
+    }
 }
 
 /// The names of `phase` before the first step of an attempt. Other phases explain a pause at any

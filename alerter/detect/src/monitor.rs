@@ -2,6 +2,7 @@
 //! runs and nodes, and collects their findings.
 
 mod admission;
+mod allocations;
 mod baselines;
 mod directory;
 mod energy;
@@ -235,6 +236,9 @@ impl Monitor {
         }
         if event.kind == EventKind::Event {
             self.planned_restart(name, event, out);
+        }
+        if event.kind == EventKind::Hello {
+            self.joins_job(record.now, name, event);
         }
         self.take(record, name, out)
     }

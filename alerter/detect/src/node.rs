@@ -14,7 +14,7 @@ pub(crate) mod words;
 
 pub use conditions::{Condition, Conditions, Key, Level, Topic};
 pub use gpus::{Gpu, Gpus, Reading, UsedEnergy};
-pub(crate) use jobs::Claim;
+pub(crate) use jobs::{Claim, Held};
 pub use peer_metrics::PeerMetrics;
 pub use state::NodeState;
 

@@ -70,7 +70,7 @@ pub(crate) use setup_groups::SlowerSetup;
 pub(crate) use sizes::{ENDS_KEPT, Judged, Room, Sort, are_alike};
 pub use stages::{CheckpointStages, Stage, StageTimes};
 pub(crate) use stages::{StageReport, Staged};
-pub(crate) use startup::{Greeter, Greeting, Placed};
+pub(crate) use startup::{Greeter, Greeting, Placed, plausible};
 pub use startup::{StartPart, StartPhase, StartUp, StartUsual, Starting};
 pub use state::{Death, Ended, Phase, Rank, RunState};
 pub(crate) use summary::summary;

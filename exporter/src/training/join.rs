@@ -83,6 +83,7 @@ impl Run {
     /// Merges the state of another run that is the same as this one.
     fn adopt(&mut self, other: Self) {
         self.world = self.world.or(other.world);
+        self.said_gpus.join(&other.said_gpus);
         self.owner = self.owner.joined_by(other.owner).unwrap_or(self.owner);
         self.settled |= other.settled;
         self.epoch.attempt = self.epoch.attempt.max(other.epoch.attempt);

@@ -46,7 +46,8 @@ impl Convention {
 /// The facts about the machine and the model when a step arrives.
 #[derive(Debug, Clone, Copy)]
 pub struct Setting<'a> {
-    pub world: Option<u32>,
+    /// The number of GPUs of the whole job, if it is sure.
+    pub gpus: Option<u32>,
     pub model: &'a Model,
     /// The peak FLOP/s of one GPU.
     pub peak: Option<f64>,
@@ -63,7 +64,7 @@ pub fn enrich(m: &mut Metrics, setting: Setting<'_>) -> Vec<(String, f64)> {
         m.set(metric::MFU_REPORTED, reported);
     }
     let positive = |m: &Metrics, name| m.get(name).filter(|v| v.is_finite() && *v > 0.0);
-    let gpus = setting.world.filter(|w| *w > 0).map(f64::from);
+    let gpus = setting.gpus.filter(|gpus| *gpus > 0).map(f64::from);
     let total = positive(m, metric::TOKENS_PER_SECOND)
         .or_else(|| Some(tokens(m, setting.model)? / positive(m, metric::STEP_TIME)?))
         .or_else(|| Some(positive(m, metric::TOKENS_PER_SECOND_PER_GPU)? * gpus?));
@@ -127,7 +128,7 @@ mod tests {
     }
 
     fn setting(model: &Model, peak: Option<f64>) -> Setting<'_> {
-        Setting { world: Some(8), model, peak, prefer: Convention::Full }
+        Setting { gpus: Some(8), model, peak, prefer: Convention::Full }
     }
 
     #[test]
@@ -215,7 +216,7 @@ mod tests {
         let model = Model::from_hello(&Event::parse(hello).unwrap().extra);
         assert_eq!(model.flops_per_token(None), [("megatron".into(), 6e10)]);
         let mut m = Metrics::from_iter([("tokens_per_second_per_gpu", 5_000.0)]);
-        let mfu = enrich(&mut m, Setting { world: None, ..setting(&model, Some(1e15)) });
+        let mfu = enrich(&mut m, Setting { gpus: None, ..setting(&model, Some(1e15)) });
         assert_eq!(mfu, [("megatron".to_owned(), 0.3)]);
         assert_eq!(m.get("mfu"), Some(0.3));
     }
@@ -223,13 +224,13 @@ mod tests {
     proptest::proptest! {
         #[test]
         fn no_input_makes_a_number_out_of_nothing(
-            tokens: f64, seconds: f64, per_gpu: f64, world: Option<u32>, peak in proptest::option::of(1e12f64..1e16),
+            tokens: f64, seconds: f64, per_gpu: f64, gpus: Option<u32>, peak in proptest::option::of(1e12f64..1e16),
         ) {
             let model = llama_8b();
             let mut m = Metrics::from_iter([
                 ("tokens", tokens), ("step_time", seconds), ("tokens_per_second_per_gpu", per_gpu),
             ]);
-            let setting = Setting { world, model: &model, peak, prefer: Convention::Causal };
+            let setting = Setting { gpus, model: &model, peak, prefer: Convention::Causal };
             for (_, ratio) in enrich(&mut m, setting) {
                 proptest::prop_assert!(ratio >= 0.0);
             }

@@ -11,6 +11,7 @@ use super::checkpoint::Checkpoints;
 use super::epoch::{Observed, RankEpoch, RunEpoch, Speaker, is_jump};
 use super::families::{ELSEWHERE, GAUGES};
 use super::gauge::{At, Gauge};
+use super::gpus::SaidGpus;
 use super::metric_dedup::{MetricDedup, Names, Sifted};
 use super::mfu::{self, Convention, Model, Setting};
 use super::nonfinite::Nonfinite;
@@ -75,6 +76,7 @@ pub(super) struct Run {
     pub(super) epoch: RunEpoch,
     pub(super) ranks: BTreeMap<u32, Rank>,
     pub(super) world: Option<u32>,
+    pub(super) said_gpus: SaidGpus,
     pub(super) about: About,
     pub(super) model: Model,
     /// The kind of source that gave the model.
@@ -192,6 +194,7 @@ impl Run {
             ranks: BTreeMap::new(),
             names: Names::default(),
             world: None,
+            said_gpus: SaidGpus::default(),
             about: About::default(),
             model: Model::default(),
             model_by: Word::default(),
@@ -254,6 +257,7 @@ impl Run {
             }
         };
         keep(&mut self.about.framework, &["framework"]);
+        self.said_gpus.describe(event);
         keep(&mut self.about.version, &["version", "framework_version"]);
         let word = Word::from_event(event, cx.source);
         if word >= self.dtype_by && text(&["dtype", "precision"]).is_some() {
@@ -284,6 +288,7 @@ impl Run {
         let is_known = rank.is_some_and(|rank| rank.process.is_some() && !rank.connections.is_empty());
         let pid = cx.pid.or_else(|| said().filter(|_| !is_known));
         self.hear_restarts(number, event);
+        self.said_gpus.take(number, event);
         if let Some(rank) = self.ranks.get_mut(&number) {
             // The same process sends `hello` again when it reconnects. A different one has taken
             // over the rank.
@@ -416,12 +421,8 @@ impl Run {
         if leads {
             rank.derive_step_time(event, advanced, restarted || jumped || last.is_none());
         }
-        let setting = Setting {
-            world: event.world.or(self.world),
-            model: &self.model,
-            peak: self.peak,
-            prefer: cx.convention,
-        };
+        let setting =
+            Setting { gpus: self.gpus(), model: &self.model, peak: self.peak, prefer: cx.convention };
         let mfu = mfu::enrich(&mut event.m, setting);
         let timed = !self.about.framework.is_empty() && event.m.get(metric::STEP_TIME).is_some();
         self.is_paced |= timed || PACES.iter().any(|name| event.m.get(name).is_some());

@@ -196,6 +196,23 @@ fn a_model_without_the_rest_of_what_its_mfu_needs_has_a_remark() {
 }
 
 #[test]
+fn a_process_with_eight_gpus_has_the_mfu_of_each() {
+    let mut b = Bench::new();
+    let why = "how many GPUs the run has is not known";
+    let mut mfu = |run: &str, more: &str| {
+        b.http(&format!(r#"{{"k":"hello","run":"{run}","gpu":"H100","model":{{"n_params":1e9}}{more}}}"#));
+        b.http(&format!(r#"{{"k":"step","run":"{run}","step":1,"m":{{"tokens":8e4,"step_time":1}}}}"#));
+        let page = b.page();
+        let per_gpu = b.last().m.get("tokens_per_second_per_gpu");
+        (per_gpu, page.get(&f::MFU, &[run, "6n"]), page.get(&f::MFU_REMARK, &[run, why]))
+    };
+    let of_one = mfu("eight", r#","world":8"#);
+    assert_eq!((of_one.0, of_one.1.is_some(), of_one.2), (Some(1e4), true, None));
+    assert_eq!(mfu("jax", r#","world":1,"framework":"jax","devices":8"#), of_one);
+    assert_eq!(mfu("unsaid", r#","world":1,"framework":"jax""#), (None, None, Some(1.0)));
+}
+
+#[test]
 fn the_mfu_of_a_model_goes_with_it() {
     let mut b = Bench::new();
     let known = r#"{"k":"hello","run":"r","world":8,"gpu":"H100","model":{"n_params":1e9}}"#;

@@ -140,7 +140,8 @@ impl Monitor {
             let jobs = &self.nodes.get(node)?.state.jobs;
             let mut claims = jobs.with_gpus().filter(|claim| claim.runs.contains(&run.name));
             let claim = claims.next().filter(|claim| claim.runs.len() == 1)?;
-            let is_whole = claims.next().is_none() && claim.gpus.iter().all(|gpu| !gpu.contains('/'));
+            let is_whole = claims.next().is_none() && !claim.has_more_gpus;
+            let is_whole = is_whole && claim.gpus.iter().all(|gpu| !gpu.contains('/'));
             is_whole.then_some(claim.gpus.len() as u32)
         };
         run.nodes_heard()?;

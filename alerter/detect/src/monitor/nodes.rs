@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use stepwatch_wire::{Event, Value};
+use stepwatch_wire::Event;
 
 use super::node::Node;
 use super::run::Run;
@@ -59,15 +59,17 @@ impl Monitor {
         }
         let run = users(&self.placement, &self.runs, now, name).first().copied();
         let Some(node) = self.nodes.get_mut(name) else { return };
+        let is_job = event.name.as_deref() == Some("job");
+        let held = if is_job { node.state.jobs.held(event) } else { None };
         let news = node.event(now, event, run.map(|run| &run.state.peers));
         if Messages::is_one(event) {
             self.kernel_messages.note(&node.state);
         }
-        if event.name.as_deref() == Some("job") {
+        if is_job {
             self.placement.set_jobs(now, name, node.state.jobs.described().map(|(job, _)| job));
             // What it held until then is accounted with the GPUs that it held.
-            if event.code == Some(0) && news.changed {
-                self.job_left(now, name, event);
+            if let Some(held) = held.filter(|_| node.state.jobs.held(event).is_none()) {
+                self.job_left(now, name, event, &held);
             }
             if news.changed {
                 self.jobs_changed(name);
@@ -97,18 +99,6 @@ impl Monitor {
             }
         }
         self.with_node(now, name, news.changed || news.setup.is_some(), out);
-    }
-
-    /// A job that the node had is there no more.
-    fn job_left(&mut self, now: Ts, node: &str, event: &Event) {
-        let Some(job) = event.extra.get("job").and_then(Value::as_str) else { return };
-        let at = event.ts.map_or(now, Ts::from_secs_f64).min(now);
-        for name in self.placement.on(node) {
-            if let Some(run) = self.runs.get_mut(name) {
-                run.released(at, job);
-                self.dirty.insert(Key::Run(name.clone()));
-            }
-        }
     }
 
     /// Records that a run reports a new configuration. The first one is no change.

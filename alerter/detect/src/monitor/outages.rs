@@ -11,7 +11,7 @@ use stepwatch_wire::{Event, Kind, Value};
 
 use super::refusal::Refusal;
 use super::{Monitor, Record};
-use crate::run::Placed;
+use crate::run::{Placed, plausible};
 
 impl Monitor {
     /// The other node that an event is about.
@@ -57,6 +57,9 @@ impl Monitor {
                     s.placed(now, placed);
                 }
             });
+        }
+        if let Some(at) = plausible(now, placed.allocated) {
+            self.pod_given(&node, id, at);
         }
     }
 

@@ -61,6 +61,9 @@ pub struct Run {
     pub(crate) reporters: Reporters,
     /// The last look at its setup.
     pub(super) setup_look: Option<Box<SetupLook>>,
+    /// Another run was in the job of the process that says hello.
+    #[serde(skip)]
+    pub(super) shares_job: bool,
     #[serde(skip)]
     pub(crate) noted: Noted,
     #[serde(skip)]
@@ -106,6 +109,7 @@ impl Run {
             detectors,
             reporters: Reporters::default(),
             setup_look: None,
+            shares_job: false,
             noted: Noted::default(),
             recording: Recording::default(),
         }
@@ -202,20 +206,36 @@ impl Run {
         if is_rank {
             self.state.starts(&g, greeter);
         }
-        // A process that is found late, or that was restarted before anybody knew of the run, may
-        // have trained in the meantime.
-        let is_late = g.found && g.plausible(g.started).is_some_and(|began| at - began > FOUND_WITHIN);
-        let is_again = number(hello::RESTARTS).is_some_and(|restarts| restarts > 0.0);
-        let is_seen = !(is_late || is_again && self.state.ledger.is_new());
-        let given = g.plausible(g.allocated).filter(|_| is_seen);
         let size = self.size();
+        let is_again = number(hello::RESTARTS).is_some_and(|restarts| restarts > 0.0);
+        let is_new = self.state.ledger.is_new();
+        // A process that is found late, or that was restarted before anybody knew of the run, may
+        // have trained in the meantime. So may one that connects late.
+        let is_old = g.plausible(g.started).is_some_and(|began| at - began > FOUND_WITHIN);
+        let is_unseen = is_old && (g.found || is_new) || is_again && is_new || self.shares_job;
+        let given = g.plausible(g.allocated).filter(|_| !is_unseen);
         self.state.ledger.greeted(at, word(hello::JOB), given, size);
+        if is_unseen {
+            self.state.ledger.began_unseen();
+        }
     }
 
-    /// A job left a node of the run.
-    pub(super) fn released(&mut self, at: Ts, job: &str) {
+    /// The last pod of the run was given its node then.
+    pub(super) fn given(&mut self, at: Ts) {
         let size = self.size();
-        self.state.ledger.released(at, job, size);
+        self.state.ledger.given(at, size);
+    }
+
+    /// A job left a node of the run, perhaps its last one.
+    pub(super) fn released(&mut self, at: Ts, freed: bool) {
+        let size = self.size();
+        self.state.ledger.released(at, freed, size);
+    }
+
+    /// Another run began in its job.
+    pub(super) fn pass_on(&mut self, at: Ts) {
+        let size = self.size();
+        self.state.ledger.pass_on(at, size);
     }
 
     fn leave(&mut self, now: Ts, at: Ts, e: &Event) {

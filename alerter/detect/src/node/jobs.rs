@@ -1,7 +1,7 @@
 //! The jobs that a scheduler runs on a node.
 
 use core::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 use stepwatch_wire::{Event, Value};
@@ -17,6 +17,8 @@ const MAX_RUNS: usize = 16;
 const MAX_GPUS: usize = 64;
 /// The most processes kept of a job that is over.
 const MAX_PIDS: usize = 64;
+/// The scheduler whose jobs are pods: a run of several nodes has several.
+const PODS: &str = "kubernetes";
 
 /// The jobs by id. The end of a job while its exporter is away is not reported; it lapses as a
 /// condition does.
@@ -33,6 +35,22 @@ struct Job {
     text: String,
     last: Ts,
     claim: Claim,
+    /// The runs that were last seen in it, and all that ever were.
+    last_runs: Vec<String>,
+    all_runs: BTreeSet<String>,
+    /// When it was given the node, of a pod whose cluster says so.
+    given: Option<Ts>,
+}
+
+/// A job that holds GPUs, or may: nobody saw its end.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Held {
+    pub(crate) id: String,
+    pub(crate) is_pod: bool,
+    /// Its end is that of its allocation, and not only of its processes.
+    pub(crate) is_allocation: bool,
+    /// The runs that were last seen in it.
+    pub(crate) runs: Vec<String>,
 }
 
 /// What a node reports about the owner of a job.
@@ -53,6 +71,8 @@ pub(crate) struct Claim {
     pub(crate) runs: Vec<String>,
     /// UUIDs of the whole GPUs that the job holds.
     pub(crate) gpus: Vec<String>,
+    /// It holds others whose UUIDs its node does not know.
+    pub(crate) has_more_gpus: bool,
 }
 
 impl Claim {
@@ -112,6 +132,49 @@ impl Jobs {
         self.all.values().map(|job| &job.claim).filter(|claim| claim.holds_gpus())
     }
 
+    /// The job that an event is about, if it was there and not over.
+    pub(crate) fn held(&self, e: &Event) -> Option<Held> {
+        let word = |key: &str| e.extra.get(key).and_then(Value::as_str);
+        let id = word("job")?;
+        let job = self.all.get(id).filter(|job| !job.claim.over)?;
+        let is_pod = word("scheduler") == Some(PODS);
+        Some(Held {
+            id: id.to_owned(),
+            is_pod,
+            is_allocation: is_pod || job.claim.attested,
+            runs: job.last_runs.clone(),
+        })
+    }
+
+    /// Whether the job is here and not over, or another one in which the run was last seen.
+    pub(crate) fn holds_for(&self, id: &str, run: &str) -> bool {
+        let mut all = self.all.iter().filter(|(_, job)| !job.claim.over);
+        all.any(|(of, job)| of == id || job.last_runs.iter().any(|of| of == run))
+    }
+
+    /// All runs that were ever seen in a job.
+    pub(crate) fn runs_ever(&self, id: &str) -> impl Iterator<Item = &String> {
+        self.all.get(id).into_iter().flat_map(|job| &job.all_runs)
+    }
+
+    /// Notes when a pod was given the node; true if that is news.
+    pub(crate) fn was_given(&mut self, id: &str, at: Ts) -> bool {
+        self.all.get_mut(id).is_some_and(|job| job.given.replace(at) != Some(at))
+    }
+
+    /// When the last of the pods of a run here was given the node, and the number of their GPUs.
+    /// `None` unless that is known of all of them, and no other run has `used` one.
+    pub(crate) fn given_to(&self, run: &str, used: impl Fn(&str) -> bool) -> Option<(Ts, usize)> {
+        let is_its = |job: &&Job| job.claim.holds_gpus() && job.claim.runs.iter().any(|of| of == run);
+        let one = |job: &Job| {
+            let is_alone = job.all_runs.iter().all(|of| of == run || !used(of));
+            Some((job.given.filter(|_| is_alone)?, job.claim.gpus.len()))
+        };
+        let mut all = self.all.values().filter(is_its).map(one);
+        let first = all.next()??;
+        all.try_fold(first, |(last, gpus), next| next.map(|(at, more)| (last.max(at), gpus + more)))
+    }
+
     /// Handles a job that began, ended, or still runs; true if that is news.
     pub(crate) fn take(&mut self, now: Ts, e: &Event) -> bool {
         let word = |key: &str| e.extra.get(key).and_then(Value::as_str).filter(|v| !v.is_empty());
@@ -145,8 +208,16 @@ impl Jobs {
             pids.clone_from(&had.claim.pids);
         }
         let since = had.filter(|had| had.claim.uid == e.uid).map_or(now, |had| had.claim.since);
-        let claim = Claim { uid: e.uid, attested, over, pids, user, since, runs, gpus };
-        let job = Job { text, last: now, claim };
+        let has_more_gpus = e.extra.get("unnamed_gpus").and_then(Value::as_f64).is_some_and(|n| n > 0.0);
+        let claim = Claim { uid: e.uid, attested, over, pids, user, since, runs, gpus, has_more_gpus };
+        let same_user = had.filter(|had| had.claim.uid == claim.uid);
+        let before = same_user.map(|had| (had.last_runs.clone(), had.all_runs.clone(), had.given));
+        let (last_runs, mut all_runs, given) = before.unwrap_or_default();
+        let room = MAX_RUNS.saturating_sub(all_runs.len());
+        let new: Vec<String> = claim.runs.iter().filter(|run| !all_runs.contains(*run)).cloned().collect();
+        all_runs.extend(new.into_iter().take(room));
+        let last_runs = if claim.runs.is_empty() { last_runs } else { claim.runs.clone() };
+        let job = Job { text, last: now, claim, last_runs, all_runs, given };
         let same = had.is_some_and(|had| had.text == job.text && had.claim == job.claim);
         self.all.insert(id.to_owned(), job);
         let left_out = (self.all.len() > MAX_JOBS).then(|| self.least(id)).flatten();

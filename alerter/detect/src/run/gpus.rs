@@ -7,7 +7,9 @@ use stepwatch_wire::{Event, Value};
 /// No job has more devices: a larger number is a mistake.
 const MAX_DEVICES: u32 = 1 << 20;
 
-const JAX: &str = "jax";
+const FRAMEWORK: &str = "framework";
+/// What the name of a part of a GPU begins with.
+const PART: &str = "MIG-";
 
 /// What is known of the GPUs of a run beside the number of its processes.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
@@ -16,6 +18,8 @@ pub(crate) struct KnownGpus {
     said: [Said; 2],
     /// What the jobs of the run hold, if the exporters of all its nodes report it.
     held: Option<u32>,
+    /// One process of its framework has all GPUs of its node.
+    has_several: bool,
 }
 
 /// What a process says of its GPUs.
@@ -33,16 +37,27 @@ pub(super) fn visible(list: &str) -> u32 {
     gpus.filter(|gpu| !gpu.is_empty()).count() as u32
 }
 
+/// The same of a process that may be counted by it: one that has a part of a GPU has no whole one.
+fn visible_whole(list: &str) -> u32 {
+    let has_part = list.split(',').any(|gpu| gpu.trim().starts_with(PART));
+    if has_part { 0 } else { visible(list) }
+}
+
 impl KnownGpus {
     /// Takes what a process says in its `hello`. Whoever only describes a process does not know.
     pub(super) fn take(&mut self, rank: u32, e: &Event, devices: Option<u32>) {
-        if e.extra.contains_key(hello::SOURCE) || e.extra.contains_key(hello::ROLE) {
+        let is_told = e.extra.contains_key(hello::SOURCE) || e.extra.contains_key(hello::ROLE);
+        // What lies beside a run on JAX may name another framework.
+        if let Some(framework) = e.extra.get(FRAMEWORK).and_then(Value::as_str) {
+            self.has_several = hello::has_several_gpus(framework) || is_told && self.has_several;
+        }
+        if is_told {
             return;
         }
         let list = e.extra.get(hello::VISIBLE_GPUS).and_then(Value::as_str);
         let said = Said {
             devices: devices.filter(|devices| (1..=MAX_DEVICES).contains(devices)),
-            visible: list.map(visible),
+            visible: list.map(visible_whole),
         };
         let [first, other] = &mut self.said;
         *(if rank == 0 { first } else { other }) = said;
@@ -57,7 +72,6 @@ impl KnownGpus {
 /// The processes of a run, of which each has one GPU or several.
 pub(super) struct Processes<'a> {
     pub(super) world: Option<u32>,
-    pub(super) framework: Option<&'a str>,
     /// Whether at least so many processes were heard on each node.
     pub(super) fill_nodes: &'a dyn Fn(u32) -> bool,
 }
@@ -87,8 +101,7 @@ impl KnownGpus {
         let world = all.world.unwrap_or(0);
         let [first, other] = self.said_by(all);
         match first.visible.max(other.visible) {
-            // JAX has one process for all GPUs of a node.
-            None => world > 1 && all.framework != Some(JAX),
+            None => world > 1 && !self.has_several,
             Some(0) => false,
             Some(1) => world > 0,
             Some(seen) => (all.fill_nodes)(seen),
@@ -152,8 +165,18 @@ mod tests {
         assert_eq!(run(1, 1, &seen("3")).gpus(), Some(1));
         assert_eq!(run(1, 1, &seen("0,1,2,3")).gpus(), None, "it may use any of them");
         assert_eq!(run(1, 1, &seen("-1")).gpus(), None);
-        let jax = r#","framework":"jax""#;
-        assert_eq!(run(4, 1, jax).gpus(), None, "each may have all GPUs of its node");
+        for framework in ["jax", "JAX", "maxtext"] {
+            let said = format!(r#","framework":"{framework}""#);
+            let mut f = run(4, 1, &said);
+            assert_eq!(f.gpus(), None, "each may have all GPUs of its node");
+            say(&mut f, 0, 4, 1, r#","source":"discover""#);
+            say(&mut f, 0, 4, 1, r#","source":"config.json","framework":"transformers""#);
+            assert_eq!(f.gpus(), None, "who describes it does not know");
+            say(&mut f, 0, 4, 1, r#","framework":"megatron""#);
+            assert_eq!(f.gpus(), Some(4));
+        }
+        let part = seen("MIG-4f8c0a0e-1111-5a3c-9d5e-1a2b3c4d5e6f");
+        assert_eq!((run(1, 1, &part).gpus(), run(2, 2, &part).gpus()), (None, None), "parts of a GPU");
         // Each of 8 processes of a node sees the 8 GPUs that they share.
         assert_eq!(run(16, 8, &seen("0,1,2,3,4,5,6,7")).gpus(), Some(16));
         assert_eq!(run(4, 2, &seen("0,1,2,3")).gpus(), None, "each may have two");

@@ -120,6 +120,10 @@ pub struct Ledger {
     greeted: Option<Ts>,
     /// The job was seen to leave a node then.
     released: Option<Ts>,
+    /// It was seen to leave the last of its nodes.
+    freed: bool,
+    /// Another run began in its job: nobody knows which of them has the GPUs from then on.
+    passed: bool,
     /// Time right before the attempt that is not accounted, because no GPUs are known to be held.
     /// It has no beginning if no attempt was before.
     gap: Option<(Option<Ts>, Ts)>,
@@ -202,6 +206,8 @@ impl Ledger {
     pub(crate) fn take_accounts(&mut self, size: Size) -> Option<Box<Accounts>> {
         if let Some(released) = self.released {
             self.left.get_or_insert(Left::Died(released));
+        }
+        if !self.closed {
             self.close(size);
         }
         self.settle_beyond(size);
@@ -396,6 +402,7 @@ impl Ledger {
         self.settle_hours(at);
         (self.at, self.declared) = (Some(at), [0; 3]);
         (self.left, self.closed, self.greeted, self.released) = (None, false, None, None);
+        self.freed = false;
     }
 
     /// What was accounted since the last time is of the time from then on.
@@ -429,20 +436,16 @@ impl Ledger {
         if let (None, Some(accounts)) = (self.left, &mut self.accounts) {
             accounts.interrupted();
         }
-        let held = match (&self.job, &self.next_job) {
-            // The GPUs were given back, and may have been used by others.
-            _ if is_over || given => None,
-            (Some(job), Some(next)) if job != next => None,
-            (Some(_), Some(_)) => Some(TimeState::Down),
-            _ => Some(TimeState::Unknown),
-        };
+        // The GPUs were given back, and may have been used by others.
+        let is_free = is_over || given;
+        let held = if is_free { None } else { self.held_between(Span(between)) };
         // Nobody knows of what is not accounted here whether it was held, until the job says so.
         let end = Ts(begun.0.saturating_sub(between));
         self.gap = held.is_none().then_some((Some(end), begun));
         if let Some(state) = held {
             self.add(state, between, size_before);
         }
-        (self.job, self.gpus) = (self.next_job.take(), size.gpus);
+        (self.job, self.gpus, self.passed) = (self.next_job.take(), size.gpus, false);
         self.begin(begun);
     }
 

@@ -206,7 +206,7 @@ impl Greeting {
 }
 
 /// The time, if a job that is heard of at `now` can have it.
-fn plausible(now: Ts, secs: Option<f64>) -> Option<Ts> {
+pub(crate) fn plausible(now: Ts, secs: Option<f64>) -> Option<Ts> {
     let at = Ts::from_secs_f64(secs.filter(|secs| secs.is_finite())?);
     let ago = now - at;
     (ago <= LONGEST && ago.0 >= -SKEW.0).then(|| at.min(now))

@@ -28,8 +28,7 @@ impl RunState {
     /// without a rank counts as one of rank 0.
     pub fn gpus(&self) -> Option<u32> {
         let fill_nodes = |seen| self.nodes_heard().is_some() && self.nodes.values().all(|here| *here >= seen);
-        let framework = self.labels.get("framework").map(String::as_str);
-        self.known_gpus.of(&Processes { world: self.world, framework, fill_nodes: &fill_nodes })
+        self.known_gpus.of(&Processes { world: self.world, fill_nodes: &fill_nodes })
     }
 
     /// The GPUs of each process, as far as they are known: one at least.

@@ -7,3 +7,4 @@ mod allocated;
 mod goodput;
 mod log;
 mod recount;
+mod shared;

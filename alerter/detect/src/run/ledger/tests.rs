@@ -214,20 +214,27 @@ proptest! {
     /// than the time between the first and the last report.
     #[test]
     fn nothing_goes_back_and_no_time_counts_twice(
-        reports in prop::collection::vec((0..8u8, 0..100_000_000i64, 0..50i64, 0..4i64), 1..80)
+        reports in prop::collection::vec((0..11u8, 0..100_000_000i64, 0..50i64, 0..4i64), 1..80)
     ) {
         let mut ledger = Ledger::default();
-        for (what, at, step, count) in &reports {
+        let others = reports.iter().skip(1).chain(&reports);
+        for ((what, at, step, count), (_, given, ..)) in reports.iter().zip(others) {
             let before = ledger.totals();
             // Their number is known, and is another, from time to time.
             let size = Size { gpus: Some((*step % 3) as u32 * 8).filter(|gpus| *gpus > 0), ..SIZE };
             match what {
-                0 => ledger.greeted(Ts(*at), Some(&(at % 3).to_string()), None, size),
+                0 => {
+                    let given = Some(Ts(*given)).filter(|_| step % 2 == 0);
+                    ledger.greeted(Ts(*at), Some(&(at % 3).to_string()), given, size);
+                }
                 1 => ledger.died(Ts(*at)),
                 2 => ledger.over(Ts(*at)),
                 3 => ledger.fell_silent(Ts(*at)),
                 4 => ledger.close(size),
                 5 => ledger.declared(Declared::Saving, Ts(*at), Span(*at)),
+                8 => ledger.released(Ts(*at), step % 2 == 0, size),
+                9 => ledger.pass_on(Ts(*at), size),
+                10 => ledger.given(Ts(*given), size),
                 _ => {
                     let class = if *what == 6 { StepClass::First } else { StepClass::Train };
                     let (at, last, count) = (Ts(*at), *step, *count);
@@ -566,4 +573,14 @@ fn time_before_the_number_of_gpus_is_known_is_theirs_once_it_is() {
     ledger.close(SIZE);
     assert_eq!(ledger.totals().seconds(TimeState::Stalled), 600.0);
     assert_eq!(ledger.totals().gpu_seconds(TimeState::Stalled), Some(4800.0));
+}
+
+#[test]
+fn of_a_run_that_is_forgotten_the_hang_before_its_death_is_kept() {
+    let mut ledger = Ledger::default();
+    (1..=4).for_each(|last| ledger.steps(line(last * 10_000, last), SIZE));
+    ledger.died(Ts(3_640_000));
+    let kept = ledger.take_accounts(SIZE).map(|accounts| accounts.hours.total()).unwrap_or_default();
+    assert_eq!(kept.seconds(TimeState::Stalled), 3590.0);
+    assert_eq!(kept.total(), 3630.0);
 }

@@ -44,12 +44,17 @@ impl Node {
     }
 
     fn job(&mut self, id: &str, gpus: std::ops::Range<u32>, runs: &[&str]) {
+        self.job_with_unnamed(id, gpus, runs, 0.0);
+    }
+
+    fn job_with_unnamed(&mut self, id: &str, gpus: std::ops::Range<u32>, runs: &[&str], unnamed: f64) {
         let mut e = Event { name: Some("job".into()), code: Some(1), ..Event::new(EventKind::Health) };
         let list = |names: Vec<String>| Value::List(names.into_iter().map(Value::Text).collect());
         e.node = Some("n1".into());
         e.extra.insert("job".into(), Value::Text(id.into()));
         e.extra.insert("gpus".into(), list(gpus.map(|index| gpu("n1", index)).collect()));
         e.extra.insert("runs".into(), list(runs.iter().map(|run| (*run).to_owned()).collect()));
+        e.extra.insert("unnamed_gpus".into(), Value::Number(unnamed));
         self.b.feed(e);
     }
 
@@ -100,6 +105,8 @@ fn a_process_has_the_gpus_that_it_declares_or_else_those_that_its_job_holds_for_
     assert_eq!(node.gpus(), Some(4));
     node.job("7", 0..4, &["llama", "another"]);
     assert_eq!(node.gpus(), None, "another run has some of them");
+    node.job_with_unnamed("7", 0..4, &["llama"], 1.0);
+    assert_eq!(node.gpus(), None, "it holds more than its node knows");
 }
 
 #[test]

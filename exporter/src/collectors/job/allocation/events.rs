@@ -101,6 +101,10 @@ impl Job {
                 say(key, Value::Number(time));
             }
         }
+        let unnamed = self.gpus.saturating_sub(self.devices.len().min(MAX_NAMED));
+        if unnamed > 0 {
+            say("unnamed_gpus", Value::Number(unnamed as f64));
+        }
         let gpus = self.devices.iter().map(|d| match d.gi {
             Some(gi) => format!("{}/{gi}", d.gpu),
             None => d.gpu.clone(),

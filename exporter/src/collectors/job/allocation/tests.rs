@@ -320,6 +320,17 @@ fn numbers_of_gpus_are_those_of_this_node_and_this_job() {
 }
 
 #[test]
+fn of_a_job_it_is_told_how_many_gpus_have_no_name_here() {
+    let node = Node::new();
+    node.group(&format!("{V2}/job_1/step_0/user/task_0"), &[10]);
+    node.process(10, 1, &["SLURM_JOB_ID=1", "SLURM_STEP_GPUS=6,7,90"]);
+    let page = node.bench.collect(&mut node.reader());
+    assert_eq!((held(&page, "1"), page.get(&GPUS, &["1"])), (vec![6, 7], Some(3.0)));
+    let [event] = &node.published()[..] else { panic!() };
+    assert_eq!(event.extra["unnamed_gpus"], Value::Number(1.0));
+}
+
+#[test]
 fn a_process_that_sees_uuids_has_those() {
     let node = Node::new();
     node.group(&format!("{V2}/job_1/step_0/user/task_0"), &[10, 11]);
