@@ -25,8 +25,8 @@ pub struct Config {
     pub after: Span,
     /// The same after its run has ended.
     pub after_end: Span,
-    /// How long a GPU that no job holds must have computed, and processes of a job that is over must
-    /// have kept its GPUs.
+    /// How long a GPU that no job holds must have computed, and how long processes of a job that is
+    /// over must have kept its GPUs.
     pub without_job_after: Span,
 }
 
@@ -50,8 +50,8 @@ const SETTLED: Span = Span::secs(120);
 pub struct GpuWaste {
     /// Since when each GPU computes without a job.
     without_job: BTreeMap<String, Ts>,
-    /// Since when processes are left of each job that is over, on GPUs that are idle or that another
-    /// job holds.
+    /// Since when processes are left of each job that is over, on GPUs that are idle, or that
+    /// another job holds.
     left: BTreeMap<String, Ts>,
     /// Jobs, their processes and GPUs that were reported and are still wasted.
     raised: BTreeSet<String>,
