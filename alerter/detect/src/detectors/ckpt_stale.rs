@@ -12,9 +12,9 @@
 //! run pages. A save that failed or does not end needs no more than the floor, and while one is
 //! being written nobody is paged. Nor is anybody for a run that saves rarely on purpose before its
 //! next save is late: by the steps before its last one or, before there is one, by the interval
-//! among its arguments, but for a day of work at most. One that never saved and goes on from a later
-//! step has a checkpoint somewhere, or was found under way, so it counts only if it was seen from
-//! its beginning.
+//! among its arguments, but for a day of work at most. One that never saved and goes on from a
+//! later step has a checkpoint somewhere, or was found under way, so it counts only if it was seen
+//! from its beginning.
 //!
 //! A page needs a reason to expect that a save would be seen: one that was seen, the client, which
 //! reports saves, or a log that prints its model (Megatron, torchtitan), which does so too. A run
