@@ -18,8 +18,9 @@
 //! Before that, less space than the last checkpoint took, and than was ever enough, is a ticket
 //! when the next save begins, and after the first checkpoint of all, when there is none yet that
 //! could be deleted. Only a run that is seen from its beginning is judged so: one that goes on may
-//! delete what it saved before. Once anything was deleted, the 8 are awaited, and the ticket is
-//! over. It is over too when one has room again.
+//! delete what it saved before. Nor is one told after its first checkpoint that uploads it, and may
+//! then remove it. Once anything was deleted, the 8 are awaited, and the ticket is over. It is over
+//! too when one has room again.
 //!
 //! It is over when the space falls no more, when something was deleted before each of the last two
 //! readings, or when one more fits than a ticket asks for. Several directories are judged apart,
@@ -285,9 +286,9 @@ fn is_followed(f: &RunState) -> bool {
     f.is_first_step(first)
 }
 
-/// Whether the last checkpoint is the first one of the run.
+/// Whether the last checkpoint is the first one of the run, and stays.
 fn is_first(f: &RunState, sort: &Sort) -> bool {
-    sort.ends().len() == 1 && f.checkpoints.steps.len() <= 1
+    sort.ends().len() == 1 && f.checkpoints.steps.len() <= 1 && !f.checkpoints.are_uploaded()
 }
 
 impl ClockDetector for CkptRoom {
@@ -448,6 +449,19 @@ mod tests {
         assert_eq!(t.changes(), [TICKET, CLEAR], "somebody made room");
         t.moves().save("start", 60.0);
         assert_eq!(t.changes(), [TICKET, CLEAR], "and may do so again");
+    }
+
+    #[test]
+    fn a_run_that_uploads_its_first_checkpoint_may_remove_it() {
+        let mut t = trainer();
+        let step = t.moves().step;
+        t.say(&format!(
+            r#""k":"ckpt","phase":"start","stage":"upload","step":{step},"path":"s3://b/{step}""#
+        ));
+        t.save("end", 40.0);
+        assert!(t.found().is_empty(), "{:?}", t.found());
+        t.moves().save("start", 40.0);
+        assert_eq!(t.changes(), [TICKET], "it did not");
     }
 
     #[test]

@@ -10,9 +10,11 @@
 //! ticket once it would lose `never_saved_gpu_hours`, and no less than `never_saved_floor` of work,
 //! and a page at `never_saved_page_gpu_hours`, and no less than twice that time, so that no short
 //! run pages. A save that failed or does not end needs no more than the floor, and while one is
-//! being written nobody is paged. One that never saved and goes on from a later step has a
-//! checkpoint somewhere, or was found under way, so it counts only if it was seen from its
-//! beginning.
+//! being written nobody is paged. Nor is anybody for a run that saves rarely on purpose before its
+//! next save is late: by the steps before its last one or, before there is one, by the interval
+//! among its arguments, but for a day of work at most. One that never saved and goes on from a
+//! later step has a checkpoint somewhere, or was found under way, so it counts only if it was seen
+//! from its beginning.
 //!
 //! A page needs a reason to expect that a save would be seen: one that was seen, the client, which
 //! reports saves, or a log that prints its model (Megatron, torchtitan), which does so too. A run
@@ -64,6 +66,8 @@ impl Default for Config {
 
 /// A first save that has been running for so long does not end. An engineering limit.
 const FIRST_SAVE: Span = Span::secs(1800);
+/// No run saves more rarely on purpose. An engineering limit.
+const RAREST: Span = Span::secs(24 * 3600);
 /// The label of the client's `hello` that names the client.
 const CLIENT: &str = "client";
 /// Arguments that say where a trainer saves, and how often; and values that say that it does not.
@@ -194,7 +198,20 @@ fn due_by_size(c: &Config, view: RunAt<'_>) -> (f64, f64) {
         None => (c.never_saved_unsized.as_secs_f64(), c.never_saved_page_unsized.as_secs_f64()),
     };
     let pages = fails || would_be_seen(f) && saving_since(f).next().is_none();
-    (ticket, if pages { page } else { f64::INFINITY })
+    let late = late_after(c, f).filter(|_| !fails).unwrap_or(0.0);
+    (ticket, if pages { page.max(late) } else { f64::INFINITY })
+}
+
+/// Seconds of unsaved work after which the next save is late, by what the run did before its last
+/// one, or is told to do.
+fn late_after(c: &Config, f: &RunState) -> Option<f64> {
+    let (k, first) = (&f.checkpoints, f.attempts.first_step);
+    let made = f.last_step?.saturating_sub(k.last_step.or(first)?);
+    let before = k.steps.iter().rev().nth(1).copied().or(first);
+    let saved = k.last_step.zip(before).map(|(last, before)| last.saturating_sub(before));
+    let every = saved.filter(|steps| *steps > 0).or_else(|| told_interval(f))?;
+    let late = c.ticket_at * every as f64 * k.work / made as f64;
+    (made > 0).then(|| late.min(RAREST.as_secs_f64()))
 }
 
 /// Whether the run is seen from its beginning, and has saved nothing.
@@ -224,13 +241,23 @@ fn would_be_seen(f: &RunState) -> bool {
 
 /// Whether the arguments of the run say where it saves, and how often.
 fn is_told_to_save(f: &RunState) -> bool {
-    let is_given = |names: &[&str]| {
-        f.attempts.setup.values.iter().any(|((_, name), value)| {
-            let name = name.strip_prefix("arg.").unwrap_or(name).replace('_', "-");
-            names.contains(&name.as_str()) && !NOTHING.contains(&value.as_str())
-        })
-    };
+    let is_given = |names| arguments(f, names).any(|value| !NOTHING.contains(&value));
     is_given(SAVES_TO) && is_given(SAVES_EVERY)
+}
+
+/// The steps between two saves that the arguments of the run tell.
+fn told_interval(f: &RunState) -> Option<i64> {
+    arguments(f, SAVES_EVERY).filter_map(|value| value.parse::<i64>().ok()).filter(|steps| *steps > 0).min()
+}
+
+/// The values of the arguments with these names.
+fn arguments<'a>(f: &'a RunState, names: &'a [&'a str]) -> impl Iterator<Item = &'a str> {
+    let is_one = move |name: &str| {
+        let name = name.strip_prefix("arg.").unwrap_or(name).replace('_', "-");
+        names.contains(&name.as_str())
+    };
+    let values = f.attempts.setup.values.iter();
+    values.filter(move |((_, name), _)| is_one(name)).map(|(_, value)| value.as_str())
 }
 
 /// Since when saves are written, or wait to become durable.
@@ -289,7 +316,11 @@ fn sentence_without_any(view: RunAt<'_>) -> Sentence {
             .and_perhaps(runs.map(|runs| clause!("the first one has been running for {runs}", runs)))
             .and(lost);
     if would_be_seen(f) {
-        return why.and(clause!("look at whether and where the trainer saves, and save now"));
+        let told =
+            told_interval(f).map(|steps| clause!("its arguments tell it to save every {steps} steps", steps));
+        return why
+            .and_perhaps(told)
+            .and(clause!("look at whether and where the trainer saves, and save now"));
     }
     why.and(clause!("its arguments tell it to save, but no source would show a save"))
         .and(clause!("look at whether it does, and let an exporter watch the directory of its checkpoints"))
@@ -392,6 +423,37 @@ mod tests {
             "no checkpoint since the attempt began at 1970-01-01T00:00:00Z; 16h of work would be lost, 1024 GPU \
              hours; look at whether and where the trainer saves, and save now"
         );
+    }
+
+    #[test]
+    fn a_run_that_saves_rarely_on_purpose_is_no_page_before_it_is_late() {
+        // It makes 360 steps an hour.
+        let mut f = unsaved(Some(512), 0.0);
+        let tell = |f: &mut RunState, steps: &str| {
+            f.attempts.setup.values.insert((Aspect::Run, "arg.save_interval".to_owned()), steps.to_owned());
+        };
+        let check = |f: &mut RunState, saved: i64, told: &[(f64, Option<Severity>)]| {
+            for (hours, want) in told {
+                work(f, *hours);
+                f.last_step = f.last_step.map(|step| step + saved);
+                assert_eq!(worst(f), *want, "{hours} hours");
+            }
+        };
+        check(&mut f, 0, &[(3.9, TICKET), (4.1, PAGE)]);
+        tell(&mut f, "2880");
+        check(&mut f, 0, &[(11.9, TICKET), (12.1, PAGE)]);
+        let why = look(&mut CkptStale::default(), &f)[0].why.to_string();
+        assert!(why.contains("; its arguments tell it to save every 2880 steps; look at"), "{why}");
+        tell(&mut f, "100");
+        check(&mut f, 0, &[(3.9, TICKET), (4.1, PAGE)]);
+        tell(&mut f, "1000000");
+        check(&mut f, 0, &[(23.9, TICKET), (24.1, PAGE)]);
+        // It saved once, after six hours, whatever it is told.
+        f.checkpoints.steps.push_back(2161);
+        (f.checkpoints.last_at, f.checkpoints.last_step) = (Some(Ts(0)), Some(2161));
+        check(&mut f, 2160, &[(8.9, TICKET), (9.1, PAGE)]);
+        f.checkpoints.failure = Some((Ts(0), "disk full".to_owned()));
+        check(&mut f, 2160, &[(1.9, TICKET), (2.1, PAGE)]);
     }
 
     #[test]

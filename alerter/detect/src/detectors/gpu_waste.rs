@@ -1,5 +1,6 @@
-//! Detects wasted GPUs: a job that holds GPUs and computes nothing, also after its run has ended,
-//! and a GPU that computes for no job.
+//! Detects wasted GPUs: a job that holds GPUs and computes nothing, also after its run has ended, a
+//! GPU that computes for no job, and processes that are left of a job and keep its GPUs idle, or
+//! have them while another job holds them.
 //!
 //! A job is evaluated once, with all of its nodes. While one of its runs is live, the detectors of
 //! the run are responsible. GPUs that no job holds are evaluated only if a scheduler allocates GPUs
@@ -24,7 +25,8 @@ pub struct Config {
     pub after: Span,
     /// The same after its run has ended.
     pub after_end: Span,
-    /// How long a GPU that no job holds must have computed.
+    /// How long a GPU that no job holds must have computed, and how long processes of a job that is
+    /// over must have kept its GPUs.
     pub without_job_after: Span,
 }
 
@@ -48,7 +50,10 @@ const SETTLED: Span = Span::secs(120);
 pub struct GpuWaste {
     /// Since when each GPU computes without a job.
     without_job: BTreeMap<String, Ts>,
-    /// Jobs and GPUs that were reported and are still wasted.
+    /// Since when processes are left of each job that is over, on GPUs that are idle, or that
+    /// another job holds.
+    left: BTreeMap<String, Ts>,
+    /// Jobs, their processes and GPUs that were reported and are still wasted.
     raised: BTreeSet<String>,
 }
 
@@ -73,11 +78,38 @@ impl GpuWaste {
         for (uuid, _) in f.gpus.iter().filter(|(uuid, _)| of_nobody(uuid)) {
             self.without_job.entry(uuid.to_owned()).or_insert(now);
         }
+        let is_idle = |uuid: &String| matches!(f.gpus.activity(now, uuid), Activity::Idle { .. });
+        let keeps = |claim: &Claim| {
+            let are_idle = !claim.gpus.is_empty() && claim.gpus.iter().all(is_idle);
+            are_idle || f.jobs.holder_of(claim).is_some()
+        };
+        self.left.retain(|id, _| f.jobs.over().any(|(job, claim)| id == job && keeps(claim)));
+        for (id, _) in f.jobs.over().filter(|&(_, claim)| keeps(claim)) {
+            self.left.entry(id.to_owned()).or_insert(now);
+        }
     }
 
     fn wasted(&self, c: &Config, view: NodeAt<'_>, jobs: &[JobAt]) -> Vec<Wasted> {
         let idle = jobs.iter().filter_map(|job| idle(c, view, job));
-        idle.chain(self.computing(c, view)).collect()
+        idle.chain(self.computing(c, view)).chain(self.kept(c, view)).collect()
+    }
+
+    /// The processes that keep the GPUs of a job that is over.
+    fn kept(&self, c: &Config, view: NodeAt<'_>) -> impl Iterator<Item = Wasted> {
+        let NodeAt { now, node: f, .. } = view;
+        f.jobs.over().filter_map(move |(job, claim)| {
+            let since = *self.left.get(job)?;
+            let lasts = now - since;
+            let left = left((job, claim));
+            let what = match f.jobs.holder_of(claim) {
+                Some(next) => {
+                    clause!("{left}; {job} holds its GPUs now", left, job = Fact::text(next.to_owned()))
+                }
+                None => clause!("{left}; its GPUs have computed nothing for {lasts}", left, lasts),
+            };
+            let names = vec![format!("processes of job {job}")];
+            (lasts >= c.without_job_after).then_some(Wasted { names, gpus: claim.gpus.len(), since, what })
+        })
     }
 
     /// The GPUs that compute for no job.

@@ -110,6 +110,12 @@ impl Jobs {
         self.with_gpus().any(|claim| claim.has(uuid))
     }
 
+    /// The description of a job that holds a GPU of this one, or the same part of it.
+    pub(crate) fn holder_of(&self, claim: &Claim) -> Option<&str> {
+        let is_same = |(_, other): &(&str, &Claim)| other.gpus.iter().any(|gpu| claim.gpus.contains(gpu));
+        self.described().find(is_same).map(|(text, _)| text)
+    }
+
     /// The jobs that are over and have processes left.
     pub(crate) fn over(&self) -> impl Iterator<Item = (&str, &Claim)> {
         self.all.iter().map(|(id, job)| (id.as_str(), &job.claim)).filter(|(_, claim)| claim.over)
@@ -202,7 +208,7 @@ impl Jobs {
         let attested = matches!(e.extra.get("attested"), Some(Value::Bool(true)));
         let had = self.all.get(id);
         // An exporter that was started again does not know that the job is over.
-        let was_over = had.is_some_and(|had| had.claim.over) && !attested;
+        let was_over = had.is_some_and(|had| had.claim.over && had.claim.uid == e.uid) && !attested;
         let over = was_over || matches!(e.extra.get("over"), Some(Value::Bool(true)));
         if let Some(had) = had.filter(|_| was_over && pids.is_empty()) {
             pids.clone_from(&had.claim.pids);
@@ -257,6 +263,17 @@ mod tests {
         e.extra.insert("job".into(), Value::Text(id.into()));
         e.extra.insert("attested".into(), Value::Bool(attested));
         jobs.take(Ts(0), &e)
+    }
+
+    #[test]
+    fn a_job_that_was_over_is_not_over_for_another_user() {
+        let mut jobs = Jobs::default();
+        take(&mut jobs, "7", 1001, false);
+        jobs.all.values_mut().for_each(|job| job.claim.over = true);
+        take(&mut jobs, "7", 1001, false);
+        assert!(jobs.claim("7").is_some_and(|claim| claim.over), "an exporter that was started again");
+        take(&mut jobs, "7", 1002, false);
+        assert!(jobs.claim("7").is_some_and(|claim| !claim.over));
     }
 
     #[test]

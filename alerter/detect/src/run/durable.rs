@@ -81,6 +81,11 @@ impl Checkpoints {
         self.stages().is_some_and(Stages::is_asynchronous)
     }
 
+    /// Whether the run uploads its checkpoints.
+    pub(crate) fn are_uploaded(&self) -> bool {
+        self.stages().is_some_and(Stages::uploads)
+    }
+
     /// The usual seconds between the ends of two saves, once they are known.
     pub(crate) fn usual_gap(&self) -> Option<f64> {
         let gaps = &self.stages()?.gaps;

@@ -17,6 +17,7 @@ use stepwatch_wire::names::ckpt;
 use stepwatch_wire::{CkptPhase, Event};
 
 use super::generic::Generic;
+use super::nemo::s3::Uploads;
 use crate::format::{self, Format, Line, Out, Outcome};
 use crate::number::{self, Resolution};
 use crate::pause::{Evaluation, Saving};
@@ -45,6 +46,8 @@ pub(crate) struct Lightning {
     evaluated: bool,
     pause: Evaluation,
     saving: Saving,
+    /// Those of NeMo 1.
+    uploads: Uploads,
 }
 
 /// A drawing of a bar of training.
@@ -85,6 +88,10 @@ impl Format for Lightning {
             out.push(event);
             return Outcome::Matched;
         }
+        if let Some(event) = self.upload(line) {
+            out.push(event);
+            return Outcome::Matched;
+        }
         if self.is_sure && evaluates(text) {
             self.evaluated = last.is_some();
             self.pause.begin(last, line, out);
@@ -115,14 +122,19 @@ impl Lightning {
             self.bar(&drawing, &Line { text: found.bar, ..*line }, out);
         }
         if let Some((path, last)) = found.path.zip(self.bars.last_step()) {
-            let is_drawn_late = (last..=last.saturating_add(self.stride)).contains(&found.step);
-            let step = if is_drawn_late { found.step } else { last };
+            let step = counted(found.step, last, self.stride);
             let mut e = line.checkpoint(CkptPhase::Start, Some(step));
             format::at(&mut e, path);
             self.saving.seen(&e);
             out.push(e);
         }
         if out.len() > before { Outcome::Matched } else { Outcome::Ignored }
+    }
+
+    /// An upload of a run whose steps are read.
+    fn upload(&mut self, line: &Line<'_>) -> Option<Event> {
+        let (last, stride) = (self.bars.last_step().filter(|_| self.is_sure)?, self.stride);
+        self.uploads.read(line, |step| counted(step, last, stride))
     }
 
     fn bar(&mut self, drawing: &Drawing<'_>, line: &Line<'_>, out: &mut Out<'_>) -> Outcome {
@@ -193,7 +205,14 @@ impl Lightning {
     /// The process that paused is gone: how long it was away is not how long it saves.
     fn forget_pauses(&mut self) {
         (self.pause, self.saving, self.evaluated) = (Evaluation::default(), Saving::default(), false);
+        self.uploads.forget();
     }
+}
+
+/// The step of a checkpoint as the bar counts, which may be drawn `stride` steps late.
+fn counted(step: i64, last: i64, stride: i64) -> i64 {
+    let is_drawn_late = (last..=last.saturating_add(stride)).contains(&step);
+    if is_drawn_late { step } else { last }
 }
 
 /// `Epoch 3:  12%|█▏ | 12/100 […]`, `Epoch 3/9 ━━━ 12/100 …`.

@@ -5,21 +5,33 @@
 //! of 1.25 too, tokens per second in steps of up to 1 %. Recent versions stamp lines without a
 //! year, which is no time; older ones (`10/17/2025 16:31:56`) are read.
 
+use std::collections::BTreeSet;
+
 use stepwatch_wire::names::{ckpt, metric};
-use stepwatch_wire::{CkptPhase, Event};
+use stepwatch_wire::{CkptPhase, Event, MAX_TEXT};
 
 use crate::format::{self, Format, Line, Out, Outcome};
 use crate::pause::Saving;
 use crate::{number, tags, time};
 
 const DIGITS: i32 = 3;
+/// The most nodes whose uploads are followed. Those beyond end no upload.
+const MAX_NODES: usize = 4096;
 
 #[derive(Debug, Default)]
 pub(crate) struct Nanotron {
     last_step: Option<i64>,
     saving: Saving,
-    /// The step of the checkpoint whose upload began last.
-    uploading: Option<i64>,
+    /// The upload that began last.
+    uploading: Option<Upload>,
+}
+
+/// An upload by one process of each node.
+#[derive(Debug)]
+struct Upload {
+    step: i64,
+    /// The processes that upload, by the brackets of their lines.
+    open: BTreeSet<String>,
 }
 
 impl Format for Nanotron {
@@ -28,6 +40,9 @@ impl Format for Nanotron {
         let line = &Line { ts, ..*line };
         if let Some((step, event)) = step(message, line, out) {
             self.saving.step(step, line, out);
+            if self.last_step.is_some_and(|last| step < last) {
+                self.uploading = None; // the processes are gone
+            }
             self.last_step = Some(step);
             out.push(event);
             return Outcome::Matched;
@@ -35,9 +50,8 @@ impl Format for Nanotron {
         if message.starts_with("Saving checkpoint at ") && self.saving.begin(self.last_step, line, out) {
             return Outcome::Matched;
         }
-        if let Some(event) = self.upload(message, line) {
-            out.push(event);
-            return Outcome::Matched;
+        if let Some(outcome) = message.strip_prefix("[S3] ").and_then(|said| self.upload(said, line, out)) {
+            return outcome;
         }
         if line.text.contains("[INFO|") { Outcome::Ignored } else { Outcome::Unmatched }
     }
@@ -49,29 +63,60 @@ impl Nanotron {
     /// uploaded 12 files for a total of 1.5GB in 12.3 sec(all files) from /scratch//100 to S3 at
     /// s3://b/run//100 (direct link: …)`. nanotron counts its lock among the files, so `not all
     /// files` is no failure. A command that failed is reported until the run ends.
-    fn upload(&mut self, message: &str, line: &Line<'_>) -> Option<Event> {
-        let message = message.strip_prefix("[S3] ")?;
+    ///
+    /// Lines of several nodes that no launcher prefixed look as if one process wrote them. The
+    /// checkpoint is then uploaded when all of the nodes that began are done.
+    fn upload(&mut self, message: &str, line: &Line<'_>, out: &mut Out<'_>) -> Option<Outcome> {
         let phase = if message.starts_with("Uploading checkpoint in background from ") {
             CkptPhase::Start
         } else if message.starts_with("Successfully uploaded ") {
             CkptPhase::End
         } else if message.contains(" during process UPLOADING, return code ") {
-            let step = self.uploading.take()?;
-            return Some(line.stage(ckpt::UPLOAD, CkptPhase::Fail, Some(step)));
+            let step = self.uploading.take()?.step;
+            out.push(line.stage(ckpt::UPLOAD, CkptPhase::Fail, Some(step)));
+            return Some(Outcome::Matched);
         } else {
             return None;
         };
         let (head, _) = message.rsplit_once(" (direct link: ")?;
         let (before, path) = head.rsplit_once(' ')?;
         let (step, "") = number::integer(path.rsplit_once('/')?.1)? else { return None };
+        if !self.follows(step, phase, line) {
+            return Some(Outcome::Ignored);
+        }
         let mut e = line.stage(ckpt::UPLOAD, phase, Some(step));
         format::at(&mut e, path);
-        self.uploading = Some(step).filter(|_| phase == CkptPhase::Start);
         if phase == CkptPhase::End {
             let seconds = before.split_once("B in ").map(|(_, seconds)| seconds);
             seconds.into_iter().for_each(|seconds| format::took(&mut e, seconds));
         }
-        Some(e)
+        out.push(e);
+        Some(Outcome::Matched)
+    }
+
+    /// Follows which processes upload. Whether that is an edge of the upload as a whole, or of a
+    /// process that the prefix of its line may name.
+    fn follows(&mut self, step: i64, phase: CkptPhase, line: &Line<'_>) -> bool {
+        let tag = line.text.split_once("]: ").and_then(|(head, _)| head.split_once('['));
+        let tag = tag.map(|(_, tag)| tag).filter(|tag| tag.len() <= MAX_TEXT).unwrap_or_default();
+        let is_prefixed = !line.raw.starts_with(line.text);
+        if phase == CkptPhase::Start {
+            let same = self.uploading.take_if(|upload| upload.step == step);
+            let mut upload = same.unwrap_or_else(|| Upload { step, open: BTreeSet::new() });
+            let is_first = upload.open.is_empty();
+            if upload.open.len() < MAX_NODES {
+                upload.open.insert(tag.to_owned());
+            }
+            self.uploading = Some(upload);
+            return is_first || is_prefixed;
+        }
+        let Some(upload) = self.uploading.as_mut().filter(|upload| upload.step == step) else { return true };
+        upload.open.remove(tag);
+        let is_last = upload.open.is_empty();
+        if is_last {
+            self.uploading = None;
+        }
+        is_last || is_prefixed
     }
 }
 
@@ -290,5 +335,46 @@ mod tests {
         );
         assert_eq!(e[0].extra["path"].as_str(), Some("s3://b/run//100"));
         assert_eq!(e[1].extra.get("seconds").and_then(Value::as_f64), Some(12.3));
+    }
+
+    #[test]
+    fn an_upload_of_several_nodes_ends_with_the_last_of_them() {
+        let (start, end) = (CkptPhase::Start, CkptPhase::End);
+        let says = |node: &str, what: &str, step: i64| {
+            let link = format!("s3://b/run//{step} (direct link: x)");
+            format!("04/07 10:00:00 [WARNING|DP=0|PP=0|TP=0|{node}]: [S3] {what} {link}")
+        };
+        let begins = |node: &str, step: i64| {
+            says(node, "Uploading checkpoint in background from /scratch//x to", step)
+        };
+        let ends = |node: &str, secs: &str, step: i64| {
+            let what = format!(
+                "Successfully uploaded 12 files for a total of 1.5GB in {secs} sec(all files) from /x to S3 at"
+            );
+            says(node, &what, step)
+        };
+        let step = |n| format!("04/07 10:00:00 [INFO|DP=0|PP=0|TP=0]: iteration: {n} / 900 | lm_loss: 2.34");
+        let read = |lines: &[String]| read_log(&lines.iter().map(String::as_str).collect::<Vec<_>>()).0;
+        let stages = |e: &[Event]| -> Vec<_> {
+            e.iter().filter(|e| e.kind == Kind::Ckpt).map(|e| (e.ckpt, e.step)).collect()
+        };
+        let one = [begins("a", 100), begins("b", 100), ends("a", "5.0", 100)];
+        let (began, ended) = ((Some(start), Some(100)), (Some(end), Some(100)));
+        assert_eq!(stages(&read(&one)), [began], "the other node still uploads");
+        let e = read(&[&one[..], &[ends("b", "9.5", 100), begins("a", 200)]].concat());
+        assert_eq!(stages(&e), [began, ended, (Some(start), Some(200))]);
+        assert_eq!(e[1].extra.get("seconds").and_then(Value::as_f64), Some(9.5));
+        // The run goes on elsewhere, from before that checkpoint.
+        let e = read(
+            &[&[step(101)][..], &one[..], &[step(51), begins("c", 100), ends("c", "5.0", 100)]].concat(),
+        );
+        assert_eq!(stages(&e), [began, began, ended]);
+        // A launcher names the rank.
+        let both = [("[rank0]: ", begins("a", 100)), ("[rank8]: ", begins("b", 100))];
+        let both = both
+            .into_iter()
+            .chain([("[rank8]: ", ends("b", "5.0", 100)), ("[rank0]: ", ends("a", "5.0", 100))]);
+        let e = read(&both.map(|(rank, line)| format!("{rank}{line}")).collect::<Vec<_>>());
+        assert_eq!(stages(&e), [began, began, ended, ended]);
     }
 }

@@ -6,21 +6,18 @@
 //!
 //! `val_loss` stays on every line after the first evaluation: only a new value is an evaluation.
 
+pub(super) mod s3;
 #[cfg(test)]
 mod tests;
 
-use std::collections::VecDeque;
-
 use stepwatch_wire::names::{ckpt, metric};
-use stepwatch_wire::{CkptPhase, Event, MAX_TEXT};
+use stepwatch_wire::{CkptPhase, Event};
 
 use crate::background::{self, Background};
 use crate::format::{self, Format, Line, Out, Outcome};
 use crate::pause::Evaluation;
 use crate::{number, tags};
 
-/// The most files that are uploaded at the same time.
-const MAX_UPLOADS: usize = 16;
 /// What Python's `:.4` leaves of a float.
 const DIGITS: i32 = 4;
 
@@ -32,8 +29,7 @@ pub(crate) struct Nemo {
     /// The step whose save the steps waited for last.
     saved: Option<i64>,
     background: Background,
-    /// The files that NeMo 1 uploads to S3, and the steps of their checkpoints.
-    uploads: VecDeque<(String, i64)>,
+    uploads: s3::Uploads,
 }
 
 impl Format for Nemo {
@@ -41,9 +37,8 @@ impl Format for Nemo {
         if let Some(outcome) = self.progress(line, out) {
             return outcome;
         }
-        if let Some(event) =
-            automodel(line, out).or_else(|| self.checkpoint(line, out)).or_else(|| self.upload(line))
-        {
+        let event = automodel(line, out).or_else(|| self.checkpoint(line, out));
+        if let Some(event) = event.or_else(|| self.uploads.read(line, |step| step)) {
             out.push(event);
             return Outcome::Matched;
         }
@@ -86,48 +81,6 @@ impl Nemo {
         let rest = behind(line, "Global Checkpoint Load : Rank : 0 : ")?;
         let mut e = line.stage(ckpt::LOAD, CkptPhase::End, None);
         format::took(&mut e, rest.split_once("Time spent in load_checkpoint: ")?.1);
-        Some(e)
-    }
-
-    /// NeMo 1's `S3CheckpointIO`: `Uploading checkpoint to s3://b/x-step=24-last.ckpt in
-    /// asynchronous mode, rank 0`, and then `Time elapsed uploading file /dev/shm/tmpx of size
-    /// 1.5GB to s3://b/x-step=24-last.ckpt with chunk_size=64MB and max_concurrency=10: 12.34
-    /// seconds`. One step may have several files, and is uploaded when all of them are.
-    fn upload(&mut self, line: &Line<'_>) -> Option<Event> {
-        if let Some(rest) = behind(line, "] Uploading checkpoint to ") {
-            let (path, mode) = rest.split_once(" in ")?;
-            let step = number::integer(path.rsplit_once("step=")?.1)?.0;
-            let is_first = mode.ends_with("synchronous mode, rank 0") && path.len() <= MAX_TEXT;
-            if !is_first || self.uploads.iter().any(|(open, _)| open == path) {
-                return None;
-            }
-            if self.uploads.len() >= MAX_UPLOADS {
-                self.uploads.pop_front();
-            }
-            let mut e = line.stage(ckpt::UPLOAD, CkptPhase::Start, Some(step));
-            format::at(&mut e, path);
-            self.uploads.push_back((path.to_owned(), step));
-            return Some(e);
-        }
-        let failed = behind(line, "] Failed to upload ");
-        let rest = failed.or_else(|| behind(line, "] Time elapsed uploading "))?;
-        let (_, rest) = rest.split_once(" to ")?;
-        let (path, rest) = match failed {
-            Some(_) => rest.split_once(", exception: ")?,
-            None => rest.split_once(" with chunk_size=")?,
-        };
-        let at = self.uploads.iter().position(|(open, _)| open == path)?;
-        let (_, step) = self.uploads.remove(at)?;
-        if failed.is_none() && self.uploads.iter().any(|(_, open)| *open == step) {
-            return None;
-        }
-        let phase = if failed.is_some() { CkptPhase::Fail } else { CkptPhase::End };
-        let mut e = line.stage(ckpt::UPLOAD, phase, Some(step));
-        format::at(&mut e, path);
-        if failed.is_none() {
-            let seconds = rest.rsplit_once(": ").map(|(_, seconds)| seconds);
-            seconds.into_iter().for_each(|seconds| format::took(&mut e, seconds));
-        }
         Some(e)
     }
 

@@ -200,6 +200,8 @@ impl Olmo {
         let behind = |words: &str| text.strip_prefix(words);
         if let Some((step, rest)) = behind("Saving checkpoint for step ").and_then(number::integer) {
             self.saving = Some((step, rest.ends_with("asynchronously...")));
+            // If it was uploaded already, the process that did so is gone.
+            self.uploading = self.uploading.filter(|open| *open != step);
             self.uploaded = None;
             return Some(placed(line.checkpoint(CkptPhase::Start, Some(step)), rest));
         }
@@ -242,9 +244,9 @@ impl Olmo {
     }
 
     /// A checkpoint that is written behind the steps, to a bucket: `Uploading 1.2GiB from '/tmp/x'
-    /// to 's3://b/run/step10/model_and_optim/__0_0.distcp'...`. Its last file is `.metadata.json`,
-    /// which rank 0 uploads when all others are there. The sizes are of single files, of ranks that
-    /// log.
+    /// to 's3://b/run/step10/model_and_optim/__0_0.distcp'...`. Rank 0 uploads `.metadata` beside
+    /// them when all ranks have uploaded theirs. `.metadata.json` proves nothing: it is uploaded
+    /// after a save that failed, too. The sizes are of single files, of ranks that log.
     fn upload(&mut self, text: &str, line: &Line<'_>) -> Option<Event> {
         if let Some(rest) = text.strip_prefix("Uploading ") {
             let (_, target) = rest.split_once("' to '")?;
@@ -260,7 +262,7 @@ impl Olmo {
             return Some(e);
         }
         let (_, target) = text.strip_prefix("Uploaded ")?.split_once(" to '")?;
-        let step = step_dir(target.strip_suffix("/.metadata.json'")?)?;
+        let step = step_dir(target.strip_suffix("/model_and_optim/.metadata'")?)?;
         self.end_upload(step, line)
     }
 

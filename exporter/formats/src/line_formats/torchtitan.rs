@@ -85,6 +85,8 @@ impl Torchtitan {
         }
         let begins = |words: &[&str]| words.iter().any(|w| text.starts_with(w));
         if begins(&["Saving the checkpoint", "Staging the checkpoint"]) {
+            // What follows says whether it is the last one.
+            self.is_last = false;
             out.push(line.checkpoint(CkptPhase::Start, self.last_step));
         } else if begins(&[
             "Finished saving the checkpoint",
@@ -268,6 +270,24 @@ mod tests {
                 (end, "durable", n),
             ]
         );
+    }
+
+    #[test]
+    fn a_last_save_that_did_not_end_makes_no_later_one_durable() {
+        let titan = "[rank0]:[titan] 2026-08-21 10:00:00,000 - root - INFO - ";
+        let (e, _) = read(&[
+            STEP,
+            "[rank0]:[0] 2026-08-21 10:00:00,000 - root - INFO - Received async checkpoint request with id=o/step-20",
+            &format!("{titan}Staging the checkpoint."),
+            &format!("{titan}Saving a full checkpoint at last step, step 20."),
+            // The job dies, and its next attempt stages a checkpoint.
+            STEP,
+            &format!("{titan}Staging the checkpoint."),
+            &format!("{titan}Finished staging the checkpoint in 0.50 seconds."),
+        ]);
+        let (start, end, n) = (CkptPhase::Start, CkptPhase::End, Some(20));
+        let want = [(start, "write", n), (start, "save", n), (start, "save", n), (end, "save", n)];
+        assert_eq!(background::stages(&e), want);
     }
 
     const STEP: &str = concat!(

@@ -199,6 +199,35 @@ fn a_run_with_another_job_here_or_of_no_known_job_holds_its_gpus() {
     }
 }
 
+#[test]
+fn processes_that_are_left_beside_the_next_job_are_named() {
+    let mut b = Bench::new();
+    let next = job("8", "n1", 1, &[]);
+    minutes(&mut b, &["n1"], &[over("7", "n1", &["llama"]), next.clone()], 0.9, 28);
+    assert_eq!(b.summary(), []);
+    minutes(&mut b, &["n1"], &[over("7", "n1", &["llama"]), next.clone()], 0.9, 4);
+    assert_eq!(b.summary(), [(Kind::GpuWaste, Severity::Ticket, State::Open)]);
+    let said = b.last().summary.to_string();
+    let first = "processes 41, 42 of bob still run, though job 7 is over on this node; job 8 of bob on slurm holds its GPUs now";
+    assert!(said.starts_with(first), "{said}");
+    b.feed(job("7", "n1", 0, &[]));
+    minutes(&mut b, &["n1"], &[next], 0.9, 15);
+    assert_eq!(b.summary(), [(Kind::GpuWaste, Severity::Ticket, State::Resolved)]);
+}
+
+#[test]
+fn processes_that_are_left_and_compute_nothing_are_named() {
+    let mut b = Bench::new();
+    let left = [over("7", "n1", &["llama"])];
+    minutes(&mut b, &["n1"], &left, 0.0, 28);
+    assert_eq!(b.summary(), []);
+    minutes(&mut b, &["n1"], &left, 0.0, 4);
+    assert_eq!(b.summary(), [(Kind::GpuWaste, Severity::Ticket, State::Open)]);
+    let said = b.last().summary.to_string();
+    let first = "processes 41, 42 of bob still run, though job 7 is over on this node; its GPUs have computed nothing for ";
+    assert!(said.starts_with(first), "{said}");
+}
+
 fn without_gpus(mut e: Event) -> Event {
     e.extra.remove("gpus");
     e

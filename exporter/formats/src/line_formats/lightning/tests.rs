@@ -164,6 +164,52 @@ fn a_save_whose_process_is_gone_does_not_end() {
     assert!(e.iter().any(|e| e.ckpt == START) && e.iter().all(|e| e.ckpt != END), "{:?}", seen(&e));
 }
 
+/// Composed after the format strings of NeMo 1's `S3CheckpointIO`, which NeMo draws Lightning's bar
+/// beside.
+#[test]
+fn uploads_to_s3_between_the_drawings() {
+    let p = "[NeMo I 2026-02-17 17:58:41 s3_checkpoint_io:183]";
+    let begins = |path: &str| format!("{p} Uploading checkpoint to {path} in asynchronous mode, rank 0");
+    let ends = |path: &str| {
+        format!(
+            "{p} Time elapsed uploading file /dev/shm/x of size 1.5GB to {path} with chunk_size=64MB and max_concurrency=10: 12.34 seconds"
+        )
+    };
+    let (first, next) = ("s3://b/gpt--step=100-last.ckpt", "s3://b/gpt--step=150-last.ckpt");
+    let uploads = |e: &[Event]| -> Vec<_> {
+        let is_upload = |e: &&Event| e.extra.get("stage").and_then(Value::as_str) == Some("upload");
+        e.iter().filter(is_upload).map(|e| (e.step, e.ckpt)).collect()
+    };
+    let e = all(&[
+        drawn(0, 50),
+        drawn(0, 100),
+        begins(first),
+        drawn(1, 10),
+        ends(first),
+        drawn(1, 50),
+        begins(next),
+        begins(next),
+        drawn(1, 60),
+        ends(next),
+    ]);
+    let (n, m) = (Some(100), Some(150));
+    assert_eq!(uploads(&e), [(n, START), (n, END), (m, START), (m, END)]);
+    let steps: Vec<_> = e.iter().filter(|e| e.kind == Kind::Step).map(|e| e.step.unwrap()).collect();
+    assert_eq!(steps, [50, 100, 110, 150, 160], "no drawing is lost");
+    // The process dies, and another one saves the same step under another name.
+    let [lost, again] = ["5", "6"].map(|loss| format!("s3://b/gpt--val_loss={loss}-step=100.ckpt"));
+    let e = all(&[
+        drawn(0, 50),
+        drawn(0, 100),
+        begins(&lost),
+        drawn(0, 60),
+        drawn(0, 100),
+        begins(&again),
+        ends(&again),
+    ]);
+    assert_eq!(uploads(&e), [(n, START), (n, START), (n, END)]);
+}
+
 #[test]
 fn what_is_no_save() {
     let e = all(&[

@@ -134,6 +134,9 @@ fn uploads_to_s3() {
     let bytes = format!(
         "{p} Time elapsed uploading bytes buffer to s3://b/step=48.ckpt with chunk_size=64MB and max_concurrency=10: nan seconds"
     );
+    let by_crt = |path: &str| {
+        ends(path).replace("chunk_size=64MB and max_concurrency", "chunk size=64MB and max_threads")
+    };
     let (file, last) =
         ("s3://b/gpt--val_loss=5.00-step=24-consumed_samples=96.ckpt", "s3://b/step=24-last.ckpt");
     let (e, _) = read(&[
@@ -142,7 +145,7 @@ fn uploads_to_s3() {
         &begins(last, 0),
         &ends(file),
         &ends("s3://b/mp_rank_01/step=24.ckpt"),
-        &ends(last),
+        &by_crt(last),
         &begins("s3://b/step=48.ckpt", 0),
         &bytes,
         &begins("s3://b/step=72.ckpt", 0),
@@ -166,13 +169,6 @@ fn uploads_to_s3() {
     );
     let seconds: Vec<_> = e.iter().map(|e| e.extra.get("seconds").and_then(Value::as_f64)).collect();
     assert_eq!(seconds[2..5], [Some(12.34), None, None]);
-    let many: Vec<String> = (0..99).map(|n| begins(&format!("s3://b/step={n}.ckpt"), 0)).collect();
-    let mut format = Nemo::default();
-    let inner = core::cell::Cell::new(None);
-    for text in &many {
-        format.upload(&Line { text, raw: text, ts: None, utc_offset: 0.0, inner: &inner });
-    }
-    assert_eq!(format.uploads.len(), MAX_UPLOADS);
 }
 
 /// Composed after the format string of `nemo/lightning/io/pl.py`.

@@ -258,6 +258,12 @@ fn uploads_of_what_is_written_behind_the_steps() {
     );
     let upload = e.iter().filter(|e| e.ckpt == Some(Start)).nth(1).unwrap();
     assert_eq!(upload.extra["path"].as_str(), Some(dir));
+    // Its `.metadata.json` is uploaded whether or not the ranks have uploaded their files. Another
+    // process saves it again.
+    let (begun, mark) = ([saves.clone(), begins(model[0])].concat(), ends(".metadata.json"));
+    let failed = [begun.clone(), mark, format!("{p}[step=10/1000]\n"), begun].concat();
+    let start = [(Start, "save", n), (Start, "upload", n)];
+    assert_eq!(stages(&read(&failed).0), [start, start].concat());
     let cut = [saves, begins(model[0]), done].concat();
     assert_eq!(
         stages(&read(&cut).0),

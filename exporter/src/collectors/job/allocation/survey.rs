@@ -148,13 +148,13 @@ impl Survey {
         now: Instant,
     ) -> Vec<&'a TrainingProcess> {
         let mut others = Vec::new();
-        let mut outside = BTreeSet::new();
+        let mut outside = BTreeMap::new();
         for process in training {
             let group = roots::read(&roots.proc(process.pid.to_string()).join("cgroup")).unwrap_or_default();
             let Some(id) = groups::job_of_process(&group) else {
                 // The group of a pod is the kubelet's, and an unread one shows nothing.
                 if !group.trim().is_empty() && !group.contains("kubepods") {
-                    outside.insert(process.pid);
+                    outside.insert(process.pid, group);
                 }
                 others.push(process);
                 continue;
@@ -183,7 +183,7 @@ impl Survey {
     fn attach_by_environ<'a>(
         &mut self,
         roots: &Roots,
-        (training, outside): (Vec<&'a TrainingProcess>, &BTreeSet<u32>),
+        (training, outside): (Vec<&'a TrainingProcess>, &BTreeMap<u32, String>),
         drafts: &mut BTreeMap<String, Draft>,
         now: Instant,
     ) -> Vec<&'a TrainingProcess> {
@@ -196,8 +196,9 @@ impl Survey {
                 continue;
             };
             let is_shown = |(id, draft): (&String, &Draft)| draft.attested && facts.identity_of(id).is_some();
-            let is_over = job.0 == Scheduler::Slurm && outside.contains(&process.pid);
-            let is_over = is_over && self.ended.is_over(&job.1) && !drafts.iter().any(is_shown);
+            let groups = outside.get(&process.pid).filter(|_| job.0 == Scheduler::Slurm);
+            let is_over = groups.is_some_and(|groups| self.ended.is_over(&job.1, groups));
+            let is_over = is_over && !drafts.iter().any(is_shown);
             claims.push((started, process, job, is_over));
         }
         claims.sort_by(|a, b| a.0.total_cmp(&b.0));

@@ -54,7 +54,7 @@ fn a_job_that_was_never_shown_while_others_are_holds_nothing() {
     let node = Node::new();
     node.group(&format!("{V2}/job_1300/step_0/user/task_0"), &[99]);
     node.process(99, 1, &["SLURM_JOB_ID=1300"]);
-    node.survives(100, "/user.slice/user-4000001.slice/session-3.scope", JOB);
+    node.survives(100, "/system.slice/docker-1.scope", JOB);
     node.bench.collect(&mut node.reader());
     assert!(is_over(&node.event_of("1207")));
 }
@@ -63,8 +63,10 @@ fn a_job_that_was_never_shown_while_others_are_holds_nothing() {
 fn a_claim_holds_where_control_groups_prove_nothing() {
     let pod = "/kubepods.slice/kubepods-pod1.slice/cri-containerd-1.scope";
     let shell = "/system.slice/slurmstepd.scope/job_1207/step_interactive/user/task_0";
+    // Another node of its job may have started it over SSH.
+    let session = "/user.slice/user-4000001.slice/session-3.scope";
     // Whether another job is shown, and the group of the trainer.
-    for (others, group) in [(true, pod), (true, shell), (true, ""), (false, "/init.scope")] {
+    for (others, group) in [(true, pod), (true, shell), (true, session), (true, ""), (false, "/init.scope")] {
         let node = Node::new();
         if others {
             node.group(&format!("{V2}/job_1300/step_0/user/task_0"), &[99]);
