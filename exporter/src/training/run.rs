@@ -388,6 +388,7 @@ impl Run {
     /// Takes in a step. Afterwards `event` has what goes to the stream.
     pub(super) fn step(&mut self, event: &mut Event, cx: Context<'_>) -> Stepped {
         let (Some(step), number) = (event.step, event.rank.unwrap_or(0)) else { return Stepped::default() };
+        let gpus = self.gpus();
         let Some(rank) = self.ranks.get_mut(&number) else { return Stepped::default() };
         let (last, lived) = (rank.epoch.last, rank.epoch.attempt);
         let here = self.step.filter(|(attempt, _)| *attempt == self.epoch.attempt).map(|(_, step)| step);
@@ -421,8 +422,7 @@ impl Run {
         if leads {
             rank.derive_step_time(event, advanced, restarted || jumped || last.is_none());
         }
-        let setting =
-            Setting { gpus: self.gpus(), model: &self.model, peak: self.peak, prefer: cx.convention };
+        let setting = Setting { gpus, model: &self.model, peak: self.peak, prefer: cx.convention };
         let mfu = mfu::enrich(&mut event.m, setting);
         let timed = !self.about.framework.is_empty() && event.m.get(metric::STEP_TIME).is_some();
         self.is_paced |= timed || PACES.iter().any(|name| event.m.get(name).is_some());

@@ -63,6 +63,7 @@ pub(crate) fn all() -> Vec<Step> {
         ),
         step(BesideTests, "doc", "cargo doc, warnings are errors", doc),
         step(BesideTests, "deny", "licences and advisories of dependencies", deny),
+        step(Alone, "latency", "from a packet to the request that wakes somebody", latency),
         step(
             Alone,
             "python-bench",
@@ -156,6 +157,15 @@ fn deploy(w: &Workspace) -> Result<Closing, String> {
     python.args(["-m", "unittest", "discover", "-v", "-s", "tests"]).current_dir(w.root.join("deploy/helm"));
     python.env("STEPWATCH_REQUIRE_PEERS", "1").env("STEPWATCH_BIN_DIR", w.target.join("debug"));
     w.run("deploy", &mut python).map(|out| out.last(2))
+}
+
+fn latency(w: &Workspace) -> Result<Closing, String> {
+    let mut command = cargo(&["test", "--locked", "--workspace"]);
+    test::TIMED.iter().for_each(|t| {
+        command.args(["--test", t]);
+    });
+    peers(w, &mut command);
+    w.run("latency", &mut command).map(|out| out.lines(is_closing))
 }
 
 fn python_bench(w: &Workspace) -> Result<Closing, String> {

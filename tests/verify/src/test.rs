@@ -19,7 +19,7 @@ const PROGRAM_TESTS: &str = "tests";
 /// Binaries of that package that run at once.
 const PROGRAM_LANES: usize = 2;
 /// Those of them that measure how long something takes, and run when nothing else does.
-const TIMED: &[&str] = &["latency"];
+pub(crate) const TIMED: &[&str] = &["latency"];
 /// The package with the store, whose library's tests run once more on PostgreSQL.
 const ALERTER: &str = "stepwatch-alerter";
 
@@ -46,9 +46,8 @@ pub(crate) fn all(w: &Workspace) -> Result<Closing, String> {
     }
     let alerter = binaries.iter().find(|b| b.is_library && b.package_name == ALERTER).cloned();
     let alerter = alerter.ok_or("cargo names no test binary of the alerter's library")?;
-    let (timed, untimed): (Vec<_>, Vec<_>) =
-        binaries.into_iter().partition(|b| b.package == program_tests && TIMED.contains(&&*b.name()));
-    let queue = Mutex::new(VecDeque::from(untimed));
+    binaries.retain(|b| b.package != program_tests || !TIMED.contains(&&*b.name()));
+    let queue = Mutex::new(VecDeque::from(binaries));
     let next = |from_the_end: bool| {
         let mut queue = queue.lock().unwrap_or_else(PoisonError::into_inner);
         if from_the_end { queue.pop_back() } else { queue.pop_front() }
@@ -68,8 +67,7 @@ pub(crate) fn all(w: &Workspace) -> Result<Closing, String> {
         }
         results
     });
-    let timed = timed.iter().map(|b| b.run(w, &program_tests));
-    let (passed, failed): (Vec<_>, Vec<_>) = results.into_iter().chain(timed).partition(Result::is_ok);
+    let (passed, failed): (Vec<_>, Vec<_>) = results.into_iter().partition(Result::is_ok);
     let failures: Vec<_> = failed.into_iter().filter_map(Result::err).collect();
     if !failures.is_empty() {
         return Err(failures.join("\n"));
