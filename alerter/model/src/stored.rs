@@ -5,7 +5,7 @@ use serde::de::DeserializeOwned;
 
 /// The version of the stored form of every part. A part of another version is not read. postcard
 /// keeps no names, so an added field, also of a new detector, needs a new version.
-pub const STATE_VERSION: u8 = 42;
+pub const STATE_VERSION: u8 = 43;
 
 /// A changed part of the state: its name, and its bytes or `None` if it was removed.
 pub type StatePart = (String, Option<Vec<u8>>);
