@@ -284,8 +284,8 @@ mod tests {
             INSERT INTO timeline SELECT 'x', i, '2026', i, 'me', 'what', NULL FROM n;
         INSERT INTO engine_state VALUES ('k', x'00ff10');
         INSERT INTO meta VALUES ('nul', 'a' || char(0) || 'b');
-        INSERT INTO incidents VALUES ('i', 'r', 'speed', 'slow', 'page', 'open', 's', 1, 2, 3, NULL, 4.5, NULL, 5.0,
-            '', '', NULL, NULL, NULL, 1, NULL, 0, '{}', ',', 0, NULL);
+        INSERT INTO incidents VALUES ('i', 'r', 'speed', 'slow', 'page', 'open', 's', 1, 2, 3, NULL,
+            4.5, NULL, 5.0, '', '', NULL, NULL, NULL, 1, NULL, 0, '{}', ',', 0, NULL);
         INSERT INTO accounted_runs VALUES (7, 'llama-70b');
         INSERT INTO run_hours VALUES (1, 2, 450, 5, 6, 7, 8, 9, NULL, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11);";
 

@@ -70,7 +70,11 @@ pub(crate) fn all() -> Vec<Step> {
             "the Python client's cost in the training loop, with its limits",
             python_bench,
         ),
-        long_step("python-real", "the Python adapters against the frameworks themselves", real::all),
+        long_step(
+            "python-real",
+            "the Python adapters against the frameworks themselves, and Google's goodput of the ledger's logs",
+            real::all,
+        ),
         long_step(
             "fuzz",
             "every fuzz target, with the sanitizers, over its corpus and beyond",
