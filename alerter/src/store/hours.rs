@@ -378,9 +378,8 @@ mod tests {
         assert!((measured - 8 * 6_600_001).abs() <= 1000, "to the second: {measured}");
     }
 
-    /// A day of this many runs, each in six states, on as many GPUs as a large run has. The hours of
-    /// a few runs arrive at a time, in an order of which the table knows nothing: its pages are less
-    /// full than they could be.
+    /// A day of this many runs, each in six states, on as many GPUs as a large run has. The hours
+    /// of a few runs arrive at a time, in mixed order: the pages are less full than they could be.
     #[tokio::test]
     async fn a_month_of_a_thousand_runs_takes_less_than_50_mb() {
         const RUNS: i64 = 200;
