@@ -265,8 +265,8 @@ CREATE TABLE series (
 CREATE INDEX series_by_age ON series (at_ms);
 
 -- Where the time of the runs went, a row a run and hour, kept for ever: few bytes each, so that a
--- month of a thousand runs is less than 50 MB. What is accounted of an hour that is not over is in
--- engine_state. A day of one:
+-- month of a thousand runs is less than 50 MB in SQLite. What is accounted of an hour that is not
+-- over is in engine_state. A day of one:
 --   SELECT datetime((h.id >> 20) * 3600, 'unixepoch') AS hour, h.* FROM run_hours AS h
 --   JOIN accounted_runs AS r ON r.number = h.id & 1048575 WHERE r.run = 'llama-70b'
 --   ORDER BY h.id DESC LIMIT 24;
@@ -278,23 +278,26 @@ CREATE TABLE run_hours (
     -- Hours since 1970 times 2^20, plus the number of the run: rows are added at the end, and need
     -- no index beside it.
     id            INTEGER PRIMARY KEY,
-    -- Attempts whose start was seen and that made a step, and those that ended before their end.
-    starts        BIGINT NOT NULL,
-    interruptions BIGINT NOT NULL,
+    -- Attempts whose start was seen and that made a step, plus 65536 times those that ended before
+    -- their end.
+    attempts      BIGINT NOT NULL,
     -- Of all states; what each cost is the share of its GPUs' time.
-    dollars       DOUBLE PRECISION NOT NULL,
-    -- Of steps that the run keeps.
-    tokens        BIGINT NOT NULL,
-    -- Of its nodes, as far as it was measured, and of how many milliseconds of GPUs that was.
-    joules          BIGINT NOT NULL,
-    measured_gpu_ms BIGINT NOT NULL,
-    carbon_grams    BIGINT NOT NULL,
+    cents         BIGINT NOT NULL,
+    -- Of steps that the run keeps, in ten thousands.
+    tokens_e4     BIGINT NOT NULL,
+    -- Of its nodes, as far as it was measured, in ten thousands, and of how many seconds of GPUs it
+    -- was not.
+    joules_e4        BIGINT NOT NULL,
+    unmeasured_gpu_s BIGINT NOT NULL,
+    carbon_grams     BIGINT NOT NULL,
     -- GPUs of the run. The time of its GPUs in a state is the time of the run in it times these;
     -- where that is not so for every state (they became more or fewer within the hour), gpu_ms has
     -- it by state, as a JSON object.
     gpus           BIGINT NOT NULL,
     gpu_ms         TEXT,
-    productive_ms  BIGINT NOT NULL,
+    -- An hour less the time of all states: the productive time is 3600000 less this and less the
+    -- times below.
+    unaccounted_ms BIGINT NOT NULL,
     slowed_ms      BIGINT NOT NULL,
     stalled_ms     BIGINT NOT NULL,
     saving_ms      BIGINT NOT NULL,

@@ -15,6 +15,8 @@ use crate::store::{Result, RunTotals, Store};
 /// computed, longest first, because that reads their messages.
 const INCIDENTS_SCANNED: u32 = 5_000;
 const INCIDENTS_COSTED: usize = 300;
+/// The most incidents whose messages are in memory at once.
+const READ_AT_ONCE: usize = 64;
 
 /// The report of a period, for one run or all, with the incidents that `sees` accepts.
 pub(crate) async fn gather(
@@ -25,10 +27,12 @@ pub(crate) async fn gather(
     sees: impl Fn(&IncidentRecord) -> bool,
     now: Ts,
 ) -> Result<ReportView> {
-    let mut totals = store.accounted(period.since, period.until, run.as_deref()).await?;
+    // Neither needs the other, and each takes a good part of the time of a report.
+    let (mut totals, records) = tokio::try_join!(
+        store.accounted(period.since, period.until, run.as_deref()),
+        store.incidents_between(period.since, period.until, run.as_deref(), INCIDENTS_SCANNED),
+    )?;
     add_open_hours(&mut totals, &views.get(), period, run.as_deref());
-    let records =
-        store.incidents_between(period.since, period.until, run.as_deref(), INCIDENTS_SCANNED).await?;
     let seen = records.into_iter().filter(sees).collect();
     let incidents = costed(store, seen, period, now).await?;
     let saves = report::listed(saves(&views.get(), &totals));
@@ -74,11 +78,15 @@ async fn costed(store: &Store, records: Vec<IncidentRecord>, period: Period, now
         let speed_or_progress = matches!(c.record.cause, Cause::Progress | Cause::Speed | Cause::Numerics);
         !c.record.run.is_empty() && speed_or_progress
     };
-    for costed in all.iter_mut().filter(may_cost).take(INCIDENTS_COSTED) {
-        let deliveries = store.deliveries(&costed.record.id).await?;
-        let account =
-            Account { record: &costed.record, timeline: &[], deliveries: &deliveries, chart: None, now };
-        costed.impact = Some(postmortem::impact(&account));
+    let mut longest: Vec<&mut Costed> = all.iter_mut().filter(may_cost).take(INCIDENTS_COSTED).collect();
+    for some in longest.chunks_mut(READ_AT_ONCE) {
+        let ids: Vec<&str> = some.iter().map(|c| c.record.id.as_str()).collect();
+        let read = store.deliveries_of(&ids).await?;
+        for costed in some {
+            let deliveries = read.get(&costed.record.id).map(Vec::as_slice).unwrap_or_default();
+            let account = Account { record: &costed.record, timeline: &[], deliveries, chart: None, now };
+            costed.impact = Some(postmortem::impact(&account));
+        }
     }
     Ok(all)
 }

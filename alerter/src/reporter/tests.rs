@@ -9,14 +9,18 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use stepwatch_detect::run::{Counts, HOUR, HourTotals, RunHour, TimeState, Totals};
 use stepwatch_fakes::{Fake, FakeSlack, FakeWebhook, Slack, WebhookSink};
 use stepwatch_model::time::Span;
+use stepwatch_model::{Cause, Kind};
+use stepwatch_respond::effect::{Action, Effect};
+use stepwatch_respond::incident::State;
 
 use super::*;
 use crate::clock::wall;
 use crate::notify::ScheduledReport;
+use crate::notify::tests::page;
 use crate::report::Period;
 use crate::report::message::tests::schedule;
 use crate::report::schedule::{Every, TimeOfDay};
-use crate::store::tests::reopen;
+use crate::store::tests::{incident, reopen};
 use crate::store::{Commit, DeliveryState};
 use crate::testing::{FakeExporter, TestApp, wait_for};
 
@@ -191,22 +195,16 @@ async fn who_is_down_gets_the_report_later_and_nobody_gets_it_twice() {
     assert_eq!(app.json("/api/v1/incidents").await["incidents"], serde_json::json!([]));
 }
 
-/// Of a thousand runs in a release build. A debug build is many times as slow and has fewer;
-/// `STEPWATCH_LONG=1` gives it all of them.
-#[tokio::test]
-async fn a_report_of_a_month_takes_less_than_a_second() {
-    const HOURS: i64 = 30 * 24;
-    let in_full = !cfg!(debug_assertions) || std::env::var_os("STEPWATCH_LONG").is_some();
-    let runs = if in_full { 1_000 } else { 20 };
-    let dir = tempfile::tempdir().unwrap();
-    let store = reopen(&dir.path().join("alerter.db")).await;
+const HOURS: i64 = 30 * 24;
+
+/// Stores the hours of a month until `until`.
+async fn fill_hours(store: &Store, runs: usize, until: Ts) {
     let states = [
         (TimeState::Productive, [3_400_123, 3_400_123 * 512], 902.17),
         (TimeState::Slowed, [88_123, 88_123 * 512], 21.3),
         (TimeState::Saving, [111_754, 111_754 * 512], 30.9),
     ];
     let totals = Totals::from_states(states, Counts { tokens: 3.4e9, ..Counts::default() });
-    let until = monday();
     let last = until.0 / HOUR.0;
     for hour in last - HOURS..last {
         let of = |run| {
@@ -216,12 +214,68 @@ async fn a_report_of_a_month_takes_less_than_a_second() {
         let hours = (0..runs).map(of).collect();
         store.commit(&Commit { hours, ..Commit::default() }).await.unwrap();
     }
-    let period = Period { since: Ts((last - HOURS) * HOUR.0), until };
+}
+
+/// Stores incidents of the month, each with two messages.
+async fn fill_incidents(store: &Store, count: usize, until: Ts) {
+    let all: Vec<usize> = (0..count).collect();
+    for some in all.chunks(250) {
+        let mut effects = Vec::new();
+        for n in some {
+            let mut record = incident(&format!("incident-{n:05}"), State::Resolved);
+            record.run = format!("pretraining-{}", n % 20);
+            (record.kind, record.cause) = (Kind::Hang, Cause::Progress);
+            record.opened_at = until.earlier(Span(HOUR.0 * (2 + *n as i64 % (HOURS - 3))));
+            record.resolved_at = Some(record.opened_at + Span::secs(60 + *n as i64 % 3000));
+            for receiver in ["chat", "mail"] {
+                let mut message = page(receiver, 1, Action::Trigger);
+                message.idem_key = format!("{}/{receiver}/1", record.id);
+                message.incident.clone_from(&record.id);
+                message.message.incident.clone_from(&record.id);
+                effects.push(Effect::Notify(Box::new(message)));
+            }
+            effects.insert(0, Effect::Incident(Box::new(record)));
+        }
+        store.commit(&Commit { effects, at: until, ..Commit::default() }).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn messages_of_several_incidents_are_those_of_each() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = reopen(&dir.path().join("alerter.db")).await;
+    fill_incidents(&store, 5, monday()).await;
+    let ids = ["incident-00003", "incident-00001", "nobody", "incident-00004"];
+    let all = store.deliveries_of(&ids).await.unwrap();
+    assert_eq!(all.len(), 3, "{all:?}");
+    for id in ids {
+        let each = store.deliveries(id).await.unwrap();
+        assert_eq!(format!("{:?}", all.get(id).map_or(&[][..], Vec::as_slice)), format!("{each:?}"));
+    }
+    assert_eq!(all["incident-00001"].len(), 2);
+}
+
+/// Of a thousand runs and as many incidents as are read, in a release build. A debug build is many
+/// times as slow and has fewer; `STEPWATCH_LONG=1` gives it all of them.
+#[tokio::test]
+async fn a_report_of_a_month_takes_less_than_a_second() {
+    let in_full = !cfg!(debug_assertions) || std::env::var_os("STEPWATCH_LONG").is_some();
+    let (runs, incidents) = if in_full { (1_000, 5_000) } else { (20, 100) };
+    let dir = tempfile::tempdir().unwrap();
+    let store = reopen(&dir.path().join("alerter.db")).await;
+    let until = monday();
+    fill_hours(&store, runs, until).await;
+    fill_incidents(&store, incidents, until).await;
+    let period = Period { since: Ts((until.0 / HOUR.0 - HOURS) * HOUR.0), until };
     let began = std::time::Instant::now();
     let view = gather(&store, &Views::default(), period, None, |_| true, until).await.unwrap();
     let page = crate::report::html::render(&view);
     let took = began.elapsed();
     assert!(page.contains("pretraining-"), "{page}");
-    let _ = writeln!(std::io::stderr(), "figure: a report of {HOURS} hours of {runs} runs took {took:?}");
+    assert_eq!((view.incidents, view.costliest.len()), (incidents, 10));
+    let _ = writeln!(
+        std::io::stderr(),
+        "figure: a report of {HOURS} hours of {runs} runs with {incidents} incidents took {took:?}"
+    );
     assert!(took.as_secs() < 1, "{took:?}");
 }

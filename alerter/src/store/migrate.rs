@@ -284,8 +284,10 @@ mod tests {
             INSERT INTO timeline SELECT 'x', i, '2026', i, 'me', 'what', NULL FROM n;
         INSERT INTO engine_state VALUES ('k', x'00ff10');
         INSERT INTO meta VALUES ('nul', 'a' || char(0) || 'b');
+        INSERT INTO incidents VALUES ('i', 'r', 'speed', 'slow', 'page', 'open', 's', 1, 2, 3, NULL,
+            4.5, NULL, 5.0, '', '', NULL, NULL, NULL, 1, NULL, 0, '{}', ',', 0, NULL);
         INSERT INTO accounted_runs VALUES (7, 'llama-70b');
-        INSERT INTO run_hours VALUES (1, 2, 3, 4.5, 5, 6, 7, 8, 9, NULL, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11);";
+        INSERT INTO run_hours VALUES (1, 2, 450, 5, 6, 7, 8, 9, NULL, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11);";
 
     fn plan(url: String) -> PostgresPlan {
         PostgresPlan { url: Secret::new(url), pool: 2, advertise_url: None }
@@ -342,9 +344,12 @@ mod tests {
         assert_eq!(query_scalar::<i64>(null).fetch_one(readers).await.unwrap(), 1201);
         let row = query("SELECT value FROM engine_state WHERE key = 'k'").fetch_one(readers).await.unwrap();
         assert_eq!(row.try_get::<Vec<u8>, _>(0).unwrap(), [0, 0xff, 0x10]);
-        let dollars = query("SELECT dollars, gpu_ms FROM run_hours").fetch_one(readers).await.unwrap();
-        assert_eq!(dollars.try_get::<Option<f64>, _>(0).unwrap(), Some(4.5));
-        assert_eq!(dollars.try_get::<Option<String>, _>(1).unwrap(), None);
+        let hour = query("SELECT cents, gpu_ms FROM run_hours").fetch_one(readers).await.unwrap();
+        let value = query("SELECT value, expected FROM incidents").fetch_one(readers).await.unwrap();
+        assert_eq!(value.try_get::<Option<f64>, _>(0).unwrap(), Some(4.5));
+        assert_eq!(value.try_get::<Option<f64>, _>(1).unwrap(), None);
+        assert_eq!(hour.try_get::<Option<i64>, _>(0).unwrap(), Some(450));
+        assert_eq!(hour.try_get::<Option<String>, _>(1).unwrap(), None);
         let err = copy_to_postgres(&path, &plan(url)).await.unwrap_err();
         assert!(matches!(err, CopyError::Led { .. }), "{err}");
     }

@@ -1,5 +1,7 @@
 //! Queries for the API, the command line and the start.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 use stepwatch_model::Severity;
 use stepwatch_model::time::Ts;
@@ -10,11 +12,17 @@ use stepwatch_wire::Cursor;
 
 use super::error::{Result, StoreError};
 use super::handle::Store;
-use super::rows::{name_of, text_of, word};
+use super::rows::{list, name_of, portions, text_of, word};
 use super::sql::{QueryBuilder, Row, query, query_as};
 
 /// The default limit of incidents in one answer.
 const INCIDENTS_DEFAULT: u32 = 100;
+
+/// What a [`Delivery`] is read from; the condition on the incident follows, and then the order.
+const DELIVERIES: &str = "SELECT incident, idem_key, receiver, seq, action, page, state, attempts, \
+                          created_ms, next_ms, done_at, error, notification, ring \
+                          FROM outbox WHERE incident";
+const IN_ORDER: &str = " ORDER BY created_ms, receiver, seq";
 
 /// A selection of incidents; the default is the latest of all.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -208,10 +216,25 @@ impl Store {
 
     /// The messages about an incident with their receivers and outcomes, in order of sending.
     pub async fn deliveries(&self, id: &str) -> Result<Vec<Delivery>> {
-        let sql = "SELECT idem_key, receiver, seq, action, page, state, attempts, created_ms, next_ms, done_at, error, notification, ring \
-                   FROM outbox WHERE incident = $1 ORDER BY created_ms, receiver, seq";
-        let rows = query(sql).bind(id).fetch_all(&*self.finder()?).await?;
+        let mut select = QueryBuilder::new(DELIVERIES);
+        select.push(" = ").push_bind(id).push(IN_ORDER);
+        let rows = select.build().fetch_all(&*self.finder()?).await?;
         rows.iter().map(delivery).collect()
+    }
+
+    /// The same of several incidents; one without messages is not among them.
+    pub(crate) async fn deliveries_of(&self, ids: &[&str]) -> Result<BTreeMap<String, Vec<Delivery>>> {
+        let mut all: BTreeMap<String, Vec<Delivery>> = BTreeMap::new();
+        for ids in portions(ids) {
+            let mut select = QueryBuilder::new(DELIVERIES);
+            select.push(" IN ");
+            list(&mut select, ids);
+            select.push(IN_ORDER);
+            for row in select.build().fetch_all(&*self.reader()?).await? {
+                all.entry(row.try_get("incident")?).or_default().push(delivery(&row)?);
+            }
+        }
+        Ok(all)
     }
 }
 

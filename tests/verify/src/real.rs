@@ -1,4 +1,5 @@
-//! The Python adapters against the frameworks themselves.
+//! The Python adapters against the frameworks themselves, and the logs of the run ledger against
+//! `ml-goodput-measurement`.
 //!
 //! `clients/python/tests/real/requirements/GROUP.txt` names the packages of one environment,
 //! `GROUP.no-deps.txt` those of it that pin what the environment has otherwise. Two comments in the

@@ -70,7 +70,11 @@ pub(crate) fn all() -> Vec<Step> {
             "the Python client's cost in the training loop, with its limits",
             python_bench,
         ),
-        long_step("python-real", "the Python adapters against the frameworks themselves", real::all),
+        long_step(
+            "python-real",
+            "the Python adapters against the frameworks themselves, and Google's goodput of the ledger's logs",
+            real::all,
+        ),
         long_step(
             "fuzz",
             "every fuzz target, with the sanitizers, over its corpus and beyond",
@@ -87,7 +91,7 @@ pub(crate) fn all() -> Vec<Step> {
         long_step("loops", "end-to-end and kill tests, 20 times", loops),
         long_step(
             "long",
-            "a tail at 1,000 lines a second, a driver that hangs for a minute, a million collections, 20,000 alerts and incidents",
+            "a tail at 1,000 lines a second, a driver that hangs for a minute, a million collections, 20,000 alerts and incidents, a report of a month of 1,000 runs",
             long,
         ),
     ]
@@ -259,7 +263,10 @@ fn long(w: &Workspace) -> Result<Closing, String> {
     let tail = of("long-tail", &tests("soak", &[]))?;
     let leak = of("long-leak", &["-p", "stepwatch-fake-nvml", "--test", "leak", "--", "--nocapture"])?;
     let load = of("long-load", &tests("load", &[]))?;
-    let all = [hang, tail, leak, load];
+    let ledger = ["a_report_of_a_month", "a_month_of_a_thousand_runs"];
+    let library = ["-p", "stepwatch-alerter", "--lib", "--", "--nocapture"];
+    let ledger = of("long-ledger", &[&library[..], &ledger[..]].concat())?;
+    let all = [hang, tail, leak, load, ledger];
     let closing = all.iter().flat_map(|out| out.lines(is_closing));
     Ok(closing.chain(all.iter().flat_map(left_out)).collect())
 }
