@@ -100,6 +100,8 @@ pub mod ckpt {
     pub const FREE_BYTES: &str = "free_bytes";
     /// Where the checkpoint is.
     pub const PATH: &str = "path";
+    /// The `event` of a trainer that begins a save before the last one is written.
+    pub const BACKLOG: &str = "checkpoint_backlog";
 }
 
 /// The keys of `hello` and `bye` that change their meaning.
