@@ -120,6 +120,11 @@ pub mod hello {
     /// They describe the model, and do not mean that a process sent `hello`.
     pub const MODEL_CONFIG: &str = "config.json";
     pub const PRINTED: &str = "printed";
+    /// Which of its saves a log prints, as far as its framework is known: all, or all but some sorts
+    /// of them. Absent if it may print none.
+    pub const SAVES: &str = "saves_printed";
+    pub const ALL: &str = "all";
+    pub const MOST: &str = "most";
     /// `true` in a file: a new process, which resumed the run, wrote the lines that follow.
     pub const RESUMED: &str = "resumed";
     /// The part of the rule of [`crate::run_name`] that named the run; absent if the name was
