@@ -100,6 +100,8 @@ pub mod ckpt {
     pub const FREE_BYTES: &str = "free_bytes";
     /// Where the checkpoint is.
     pub const PATH: &str = "path";
+    /// The `event` of a trainer that begins a save before the last one is written.
+    pub const BACKLOG: &str = "checkpoint_backlog";
 }
 
 /// The keys of `hello` and `bye` that change their meaning.
@@ -118,6 +120,11 @@ pub mod hello {
     /// They describe the model, and do not mean that a process sent `hello`.
     pub const MODEL_CONFIG: &str = "config.json";
     pub const PRINTED: &str = "printed";
+    /// Which of its saves a log prints, as far as its framework is known: all, or all but some sorts
+    /// of them. Absent if it may print none.
+    pub const SAVES: &str = "saves_printed";
+    pub const ALL: &str = "all";
+    pub const MOST: &str = "most";
     /// `true` in a file: a new process, which resumed the run, wrote the lines that follow.
     pub const RESUMED: &str = "resumed";
     /// The part of the rule of [`crate::run_name`] that named the run; absent if the name was

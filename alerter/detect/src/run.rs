@@ -3,6 +3,7 @@
 
 pub(crate) mod align;
 mod attempts;
+mod behind;
 mod checkpoints;
 mod config_groups;
 mod durable;

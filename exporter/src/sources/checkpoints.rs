@@ -1,9 +1,9 @@
 //! Watches checkpoints on disk: their age, size and growth, and whether they are complete. It reads
-//! any framework that writes one entry a checkpoint into a directory. It opens only small tracker
-//! files and the `config.json` of a model, which MFU needs, and writes nothing there.
+//! any framework that writes one entry a checkpoint into a directory. It opens only tracker files and
+//! the `config.json` of a model, which MFU needs, and writes nothing there.
 //!
-//! A checkpoint is complete if the tracker beside it names it or a later one. Where the framework
-//! may write that too early, its size must not have changed for [`CheckpointsConfig::settle`]
+//! A checkpoint is complete if the tracker beside it names it or a later one, and with Ray's, which
+//! has all names, only if it names it. Where the framework may write that too early, its size must not have changed for [`CheckpointsConfig::settle`]
 //! either. Without a tracker it is complete when the file that its framework writes last exists, or
 //! its mark as unfinished is gone. In layouts with none of these, it is complete when its size and
 //! name have not changed for that long. Only entries that are named alike need the same sign, and a
@@ -35,6 +35,7 @@ use stepwatch_kit::shutdown::Shutdown;
 use stepwatch_wire::names::ckpt;
 use stepwatch_wire::{CkptPhase, Event, Kind, Value};
 
+use self::layout::Tracked;
 use self::look::Look;
 use super::poll::{self, Poll, Polling};
 use super::sink::{Sink, Surroundings};
@@ -54,6 +55,8 @@ const MAX_CHECKPOINTS: usize = 256;
 const MAX_UNFINISHED: usize = 10_000;
 /// The most bytes of a tracker, which is a number or a name.
 const MAX_TRACKER_BYTES: u64 = 4096;
+/// The same of Ray's, which has the metrics of each checkpoint that is kept.
+const MAX_RAY_TRACKER_BYTES: u64 = 1024 * 1024;
 /// The longest that writing one takes. Its times are those that its files claim.
 const MAX_SECONDS: f64 = 7.0 * 86400.0;
 /// A checkpoint that is not complete and has not grown for this long is reported as failed.
@@ -210,7 +213,7 @@ impl Watched {
         let found = self.list()?;
         let tracked = self.tracked();
         for listed in &found {
-            self.entry(listed, tracked, now, unix);
+            self.entry(listed, tracked.as_ref(), now, unix);
         }
         let is_listed = |key: &(i64, String)| found.iter().any(|listed| listed.key == *key);
         let place = Some((directory.dev(), directory.ino()));
@@ -275,21 +278,25 @@ impl Watched {
         Ok(found)
     }
 
-    /// The step of the last checkpoint, if the framework records it, and whether that proves it
-    /// complete.
-    fn tracked(&self) -> Option<(i64, bool)> {
-        let read = |(name, proves): &(&str, bool)| {
+    /// What the framework records of its checkpoints, if it does.
+    fn tracked(&self) -> Option<Tracked> {
+        let read = |name: &str, most: u64| {
             let found = self.reach.find(&self.config.path.join(name)).ok()?;
-            let small = found.metadata.len() <= MAX_TRACKER_BYTES;
-            let mut text = String::new();
-            let file = found.open().ok().filter(|_| small)?;
-            file.take(MAX_TRACKER_BYTES).read_to_string(&mut text).ok()?;
+            let file = found.open().ok().filter(|_| found.metadata.len() <= most)?;
+            let mut bytes = Vec::new();
+            file.take(most).read_to_end(&mut bytes).ok()?;
+            Some(bytes)
+        };
+        let names = || layout::named_by_ray(&read(layout::RAY_TRACKER, MAX_RAY_TRACKER_BYTES)?);
+        let step = |(name, proves): &(&str, bool)| {
+            let text = String::from_utf8(read(name, MAX_TRACKER_BYTES)?).ok()?;
             Some((layout::tracked(&text)?, *proves))
         };
-        layout::TRACKERS.iter().filter_map(read).max()
+        let last = layout::TRACKERS.iter().filter_map(step).max();
+        last.map(|(step, proves)| Tracked::Step(step, proves)).or_else(|| names().map(Tracked::Names))
     }
 
-    fn entry(&mut self, listed: &Listed, tracked: Option<(i64, bool)>, now: Instant, unix: f64) {
+    fn entry(&mut self, listed: &Listed, tracked: Option<&Tracked>, now: Instant, unix: f64) {
         let Listed { key, path, name: layout::Name { unit, temporary, .. }, .. } = listed;
         let rewritten = *unit == layout::Unit::Rewritten;
         // The size of a complete checkpoint is known already.
@@ -342,10 +349,13 @@ impl Watched {
         let sort = layout::sort(&key.1);
         let whole = !temporary
             && look.files > 0
-            && match tracked.filter(|_| *unit == layout::Unit::Step) {
+            && match tracked {
                 _ if rewritten => settled || checkpoint.size == Some(look.bytes),
-                Some((last, proves)) => key.0 <= last && (proves || settled),
-                None => look.marked || finished || settled && !self.marked.contains(&sort),
+                Some(Tracked::Names(names)) => names.contains(&key.1),
+                Some(Tracked::Step(last, proves)) if *unit == layout::Unit::Step => {
+                    key.0 <= *last && (*proves || settled)
+                }
+                _ => look.marked || finished || settled && !self.marked.contains(&sort),
             };
         if whole && look.marked && tracked.is_none() && self.marked.len() < MAX_CHECKPOINTS {
             self.marked.insert(sort);

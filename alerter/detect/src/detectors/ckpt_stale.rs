@@ -17,9 +17,9 @@
 //! from its beginning.
 //!
 //! A page needs a reason to expect that a save would be seen: one that was seen, the client, which
-//! reports saves, or a log that prints its model (Megatron, torchtitan), which does so too. A run
-//! whose arguments say where and how often it saves, and that has no such source, is a ticket that
-//! says so: it may well save. Of other runs nothing is known, most logs, tables and trackers report
+//! reports saves, or a log that prints all of them (Megatron, torchtitan). A run whose log prints
+//! most sorts of saves (Hugging Face), or whose arguments say where and how often it saves, and that
+//! has no such source, is a ticket that says so: it may well save. Of other runs nothing is known, most logs, tables and trackers report
 //! no saves, and a ticket of each large run would say nothing: they are not judged. A phase that
 //! saves counts as a save if no event ever says more of a checkpoint.
 
@@ -118,7 +118,9 @@ impl CkptStale {
     /// name the client.
     fn due_unless_saved(&self, c: &Config, view: RunAt<'_>) -> Option<(f64, f64)> {
         let f = view.run;
-        let is_judged = || self.raised.is_some() || would_be_seen(f) || is_told_to_save(f);
+        let is_judged = || {
+            self.raised.is_some() || would_be_seen(f) || is_told_to_save(f) || prints(f) == Some(hello::MOST)
+        };
         if !has_never_saved(f) || !is_judged() {
             return None;
         }
@@ -229,12 +231,17 @@ fn has_declared_a_save(f: &RunState) -> bool {
     !is_reported && f.phases.iter().any(|(name, phase)| phase.longest > 0.0 && saves(name))
 }
 
+/// Which of its saves the log of the run prints, if that is known.
+fn prints(f: &RunState) -> Option<&str> {
+    f.labels.get(hello::SAVES).map(String::as_str)
+}
+
 /// Whether a save of this run would be reported.
 fn would_be_seen(f: &RunState) -> bool {
     let label = |name: &str| f.labels.get(name).map(String::as_str);
     // A launcher is one with the client too, and sees no save.
     let client = label(CLIENT).is_some() && label(hello::ROLE).is_none();
-    let printed = label(hello::SOURCE) == Some(hello::PRINTED);
+    let printed = prints(f) == Some(hello::ALL);
     let k = &f.checkpoints;
     client || printed || k.last_at.is_some() || k.failure.is_some() || saving_since(f).next().is_some()
 }
@@ -321,6 +328,11 @@ fn sentence_without_any(view: RunAt<'_>) -> Sentence {
         return why
             .and_perhaps(told)
             .and(clause!("look at whether and where the trainer saves, and save now"));
+    }
+    if prints(f) == Some(hello::MOST) {
+        return why
+            .and(clause!("its log prints saves, but not of all sorts, and shows none"))
+            .and(clause!("look at whether and where the trainer saves"));
     }
     why.and(clause!("its arguments tell it to save, but no source would show a save"))
         .and(clause!("look at whether it does, and let an exporter watch the directory of its checkpoints"))
@@ -492,8 +504,17 @@ mod tests {
         let mut f = unsaved(Some(1024), 100.0);
         f.labels.clear();
         assert_eq!(worst(&f), None, "a log that prints no saves");
-        f.labels.insert(hello::SOURCE.to_owned(), hello::PRINTED.to_owned());
+        f.labels.insert(hello::SAVES.to_owned(), hello::ALL.to_owned());
         assert_eq!(worst(&f), PAGE, "one that does");
+        f.labels.insert(hello::SAVES.to_owned(), hello::MOST.to_owned());
+        assert_eq!(worst(&f), TICKET, "one that prints most of them");
+        let why = look(&mut CkptStale::default(), &f)[0].why.to_string();
+        let end = "; its log prints saves, but not of all sorts, and shows none; look at whether and where the \
+                   trainer saves";
+        assert!(why.ends_with(end), "{why}");
+        f.checkpoints.last_at = Some(Ts(0));
+        assert_eq!(worst(&f), PAGE, "it showed one");
+        f.checkpoints.last_at = None;
         f.labels = [(CLIENT, "stepwatch-python/0.1.0"), (hello::ROLE, hello::LAUNCHER)]
             .map(|(name, value)| (name.to_owned(), value.to_owned()))
             .into();

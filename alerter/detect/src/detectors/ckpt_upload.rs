@@ -4,8 +4,8 @@
 //! Only for runs that showed a stage after the blocking save (`run/durable.rs`). It is a ticket
 //! when the oldest checkpoint that was saved and is not durable has waited for longer than `times`
 //! the usual time between two saves, and for `floor` at least. It is one too when more checkpoints
-//! waited after each of `saves` saves in a row than after the one before. It is over when none
-//! waits, or when fewer wait and the last one was durable in time. Time in which a source of the
+//! waited after each of `saves` saves in a row than after the one before, or when the trainer says
+//! of so many that it began them before the last one was written. It is over when none waits, or when fewer wait and the last one was durable in time. Time in which a source of the
 //! run did not answer is no time of waiting.
 
 use serde::{Deserialize, Serialize};
@@ -27,7 +27,8 @@ pub struct Config {
     pub floor: Span,
     /// Multiple of the usual time between two saves: an engineering limit.
     pub times: f64,
-    /// The number of saves in a row after which more checkpoints wait.
+    /// The number of saves in a row after which more checkpoints wait, or that the trainer began
+    /// too early.
     pub saves: u32,
 }
 
@@ -78,10 +79,11 @@ impl CkptUpload {
         let waiting = stages.waiting().count() as u32;
         let is_late = Self::due(c, f).is_some_and(|due| now >= due);
         let grows = waiting > 0 && f.lost.is_empty() && stages.grew(c.saves.max(1));
+        let is_behind = is_behind(c, f);
         let limit = Self::limit(c, f).unwrap_or(c.floor);
         let waits = Self::oldest(f).map_or(0.0, |(_, since)| (now - since).as_secs_f64());
         let measured = Measured { value: waits, expected: limit.as_secs_f64() };
-        if is_late || grows {
+        if is_late || grows || is_behind {
             self.most = self.most.max(waiting);
             if self.latch.raise(Severity::Ticket) {
                 self.most = waiting;
@@ -129,6 +131,12 @@ fn sentence(c: &Config, view: RunAt<'_>, is_late: bool, waiting: u32) -> Sentenc
         )
     });
     let grows = || {
+        if is_behind(c, f) {
+            return clause!(
+                "the trainer began each of the last {saves} saves before the one before it was written",
+                saves = f.checkpoints.begun_behind()
+            );
+        }
         clause!(
             "after each of the last {saves} saves more checkpoints waited to become durable",
             saves = c.saves
@@ -140,9 +148,14 @@ fn sentence(c: &Config, view: RunAt<'_>, is_late: bool, waiting: u32) -> Sentenc
         .unwrap_or_else(|| clause!("no checkpoint is known to be durable: a crash now loses all work"));
     let at_risk = Span::from_secs_f64(f.checkpoints.work);
     Sentence::from(late.unwrap_or_else(grows))
-        .and(clause!("{waiting} {wait}", waiting, wait))
+        .and_perhaps((waiting > 0).then(|| clause!("{waiting} {wait}", waiting, wait)))
         .and(back)
         .and(clause!("{at_risk} of work would be lost", at_risk))
+}
+
+/// Whether the trainer says that it saves faster than it writes.
+fn is_behind(c: &Config, f: &RunState) -> bool {
+    f.checkpoints.begun_behind() >= c.saves.max(1)
 }
 
 fn last_durable(f: &RunState) -> Option<Clause> {
@@ -267,6 +280,30 @@ mod tests {
         );
         b.say(Stage::Durable, End, 7).healthy(8..20);
         assert_eq!(b.out.len(), 2);
+    }
+
+    #[test]
+    fn a_trainer_that_says_that_it_saves_too_often_is_a_ticket_until_it_no_longer_does() {
+        let mut b = Bench::new();
+        let save = |b: &mut Bench, step: i64, is_behind: bool| {
+            if is_behind {
+                b.f.checkpoints.begins_behind();
+            }
+            b.say(Stage::Save, End, step).pass(2).say(Stage::Durable, End, step).pass(3);
+        };
+        for (step, is_behind) in [(1, false), (2, true), (3, true), (4, false), (5, true), (6, true)] {
+            save(&mut b, step, is_behind);
+        }
+        assert!(b.out.is_empty(), "two in a row: {:?}", b.found());
+        save(&mut b, 7, true);
+        let said = &b.found()[0];
+        let begin = "the trainer began each of the last 3 saves before the one before it was written; 1 waits; \
+                     step 6 is the last durable one, and a crash now goes back to it; ";
+        assert!(said.0 == Change::Raise && said.1.starts_with(begin), "{}", said.1);
+        save(&mut b, 8, true);
+        assert_eq!(b.out.len(), 1, "it still does: {:?}", b.found());
+        save(&mut b, 9, false);
+        assert_eq!((b.out.len(), b.out[1].change), (2, Change::Clear), "{:?}", b.found());
     }
 
     #[test]

@@ -5,7 +5,8 @@
 //! each restart. It also makes progress if it saves a newer checkpoint. Three attempts in a row
 //! without progress are a page: a launcher restarts the run as often as it is told to, and each
 //! time the GPUs work for nothing. An attempt counts as soon as it has ended, also one that died
-//! before its first step.
+//! before its first step. Where neither a step nor a checkpoint of the run is known, attempts that
+//! made no step at all count.
 //!
 //! These ends do not count, and do not interrupt the row either:
 //!
@@ -14,8 +15,7 @@
 //! * one that nobody reported, if the next attempt has another number of processes: an elastic job
 //!   was resized;
 //! * one that nobody reported, if no process began after it: the trainer counts its steps anew, as
-//!   some do in each epoch;
-//! * any, while neither a step nor a checkpoint of the run is known.
+//!   some do in each epoch.
 
 use std::collections::VecDeque;
 
@@ -226,12 +226,16 @@ impl Futile {
         alike.iter().all(|one| one.place.on_node() == Some(node)).then(|| Target::node(node))
     }
 
-    fn finding(&self, view: RunAt<'_>, passed: i64, change: Change) -> Finding {
+    fn finding(&self, view: RunAt<'_>, passed: Option<i64>, change: Change) -> Finding {
+        let none = match passed {
+            Some(step) => clause!("none got beyond step {step}", step = Fact::Step(step)),
+            None => clause!("none made a step"),
+        };
         let mut why = Sentence::from(clause!(
-            "{attempts} attempts in a row ended without progress in {lasted}: none got beyond step {step}",
+            "{attempts} attempts in a row ended without progress in {lasted}: {none}",
             attempts = self.attempts,
             lasted = view.now - self.since,
-            step = Fact::Step(passed),
+            none,
         ));
         why.add(match view.run.checkpoints.last_step {
             Some(step) => {
@@ -256,7 +260,7 @@ impl Futile {
             }
         }
         Finding {
-            start_step: passed,
+            start_step: passed.unwrap_or(0),
             value: f64::from(self.attempts),
             score: f64::from(self.attempts),
             why,
@@ -267,7 +271,7 @@ impl Futile {
 }
 
 impl RestartLoop {
-    /// The step that an attempt must pass.
+    /// The step that an attempt must pass; `None` if any step is progress.
     fn furthest(&self) -> Option<i64> {
         self.reached.max(self.checkpoint)
     }
@@ -295,7 +299,8 @@ impl RestartLoop {
         } else if self.is_progress(f, one.last_step) {
             self.reached = one.last_step.max(f.checkpoints.last_step);
             self.end(view, clause!("an attempt made progress"), out);
-        } else if let Some(passed) = self.furthest().filter(|_| one.how == How::Failed && !planned) {
+        } else if one.how == How::Failed && !planned {
+            let passed = self.furthest();
             let futile = self.futile.get_or_insert_with(|| Box::new(Futile::new(one.began)));
             futile.add(one.failure);
             if let Some(change) = futile.news(c) {

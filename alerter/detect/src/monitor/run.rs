@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use stepwatch_wire::names::{exporter_event, hello, metric};
+use stepwatch_wire::names::{ckpt, exporter_event, hello, metric};
 use stepwatch_wire::{Edge, Event, Kind as EventKind, Value};
 
 use super::scraped::origin_of;
@@ -173,6 +173,8 @@ impl Run {
     fn note(&mut self, now: Ts, e: &Event) {
         if e.name.as_deref() == Some(PLANNED_RESTART) {
             self.state.attempts.plan(now, e.extra.get("seconds").and_then(Value::as_f64));
+        } else if e.name.as_deref() == Some(ckpt::BACKLOG) {
+            self.state.checkpoints.begins_behind();
         }
     }
 

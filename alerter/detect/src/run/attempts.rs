@@ -18,7 +18,7 @@ use stepwatch_wire::names::hello;
 use super::failures::failures;
 use super::startup::{StartUp, StartUsual};
 use super::{Ended, RunState};
-pub(super) use declared::labels;
+pub(super) use declared::take_labels;
 pub use ends::{Ends, LastWords};
 
 /// The most earlier attempts kept for a run: the latest.

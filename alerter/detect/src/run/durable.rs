@@ -146,6 +146,16 @@ impl Checkpoints {
         }
     }
 
+    /// The trainer begins a save before the last one is written.
+    pub(crate) fn begins_behind(&mut self) {
+        self.stages.get_or_insert_default().behind.said();
+    }
+
+    /// How many saves in a row, up to the last one, the trainer began so.
+    pub(crate) fn begun_behind(&self) -> u32 {
+        self.stages().map_or(0, |stages| stages.behind.saves())
+    }
+
     /// Whether the trainer reported the checkpoint of this step.
     pub(crate) fn is_reported(&self, step: Option<i64>) -> bool {
         step.is_some_and(|step| self.stages().is_some_and(|stages| stages.find(step).is_some()))

@@ -12,6 +12,7 @@ mod tests;
 
 use std::collections::{BTreeMap, VecDeque};
 
+use super::behind::Behind;
 use super::save_nodes::SavingNodes;
 use super::save_windows::{SaveWindows, StepTime};
 use serde::{Deserialize, Serialize};
@@ -127,6 +128,7 @@ pub(crate) struct Stages {
     backlog: u32,
     /// The number of saves in a row after which more checkpoints waited than before.
     growing: u32,
+    pub(super) behind: Behind,
     /// What steps take meanwhile.
     windows: Option<Box<SaveWindows>>,
     /// The nodes that save, write and upload: one stage moves bytes at another rate than the next.
@@ -462,6 +464,7 @@ impl Stages {
         let grew = waiting > self.backlog.max(1);
         self.growing = if grew { self.growing.saturating_add(1) } else { 0 };
         self.backlog = waiting;
+        self.behind.saved();
         self.windows.get_or_insert_default().saved();
     }
 
@@ -572,7 +575,7 @@ impl Stages {
     pub(super) fn restarted(&mut self) {
         self.steps.clear();
         self.reaches = Stage::Save;
-        (self.last_saved, self.backlog, self.growing) = (None, 0, 0);
+        (self.last_saved, self.backlog, self.growing, self.behind) = (None, 0, 0, Behind::default());
         (self.windows, self.nodes) = (None, [None, None, None]);
     }
 }

@@ -360,7 +360,7 @@ impl RunState {
             r.stage = stage(rank, world, e).or(r.stage);
         }
         if rank == 0 {
-            self.labels = attempts::labels(e);
+            attempts::take_labels(&mut self.labels, e);
             self.attempts.declare(e);
         }
         if let Some(ended) = self.ended.take() {

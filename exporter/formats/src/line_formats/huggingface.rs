@@ -12,7 +12,7 @@
 
 use std::collections::BTreeMap;
 
-use stepwatch_wire::names::{ckpt, metric};
+use stepwatch_wire::names::{ckpt, hello, metric};
 use stepwatch_wire::{CkptPhase, Event, Kind, Value};
 
 use crate::absent::Nothing;
@@ -29,6 +29,8 @@ const STEP_KEYS: &[&str] =
 const TOKEN_KEYS: &[&str] = &["num_tokens", "num_input_tokens_seen", "total_tokens", "tokens/total"];
 /// What PPO of TRL logs in place of a loss.
 const POLICY_LOSS: &str = "loss/policy_avg";
+/// What the Trainer alone prints when it begins, by the logger that prints its saves.
+const OF_TRAINER: &str = "Number of trainable parameters =";
 /// More steps between two dicts than any run logs.
 const MAX_INTERVAL: f64 = 1e9;
 /// Significant digits of version 5, which drops trailing zeros.
@@ -92,6 +94,9 @@ impl Format for HuggingFace {
                 out.push(line.stage(ckpt::LOAD, CkptPhase::End, Some(step)));
                 return Outcome::Matched;
             }
+            if text.contains(OF_TRAINER) {
+                out.push(prints_saves(line));
+            }
             if text.contains("***** Running Eval") {
                 self.pause.begin(self.last_step, line, out);
             }
@@ -134,7 +139,7 @@ impl HuggingFace {
             let (_, value) = text.split_once(name)?;
             number::lex(value.trim_start().strip_prefix('=')?).map(|n| n.value)
         };
-        if text.contains("***** Running") {
+        if text.contains("***** Running") || text.contains(OF_TRAINER) {
             return true;
         }
         if let Some(n) = given("Total optimization steps") {
@@ -286,6 +291,14 @@ fn is_end(d: &BTreeMap<String, Value>) -> bool {
 /// `Saving model checkpoint to out/checkpoint-500`, whose end is the next sign of training.
 fn saved(text: &str) -> Option<i64> {
     of_path(text.split_once("Saving model checkpoint to ")?.1)
+}
+
+/// A log that shows the logger's lines shows saves too, but not those of shards with FSDP.
+fn prints_saves(line: &Line<'_>) -> Event {
+    let mut e = line.event(Kind::Hello, None);
+    e.extra.insert(hello::SOURCE.into(), Value::Text(hello::PRINTED.into()));
+    e.extra.insert(hello::SAVES.into(), Value::Text(hello::MOST.into()));
+    e
 }
 
 /// `Loading model from out/checkpoint-500.`, which others print of any model.

@@ -1,9 +1,13 @@
 //! The layouts of frameworks: which entries of a directory are checkpoints, their steps, and the
 //! signs that one is complete.
 
+use std::collections::BTreeSet;
+
+use serde::Deserialize;
+
 /// Files that a framework writes last, so that a checkpoint with one of them is complete.
 const MARKERS: &[&str] = &[
-    ".metadata",          // torch.distributed.checkpoint: torchtitan, Megatron's torch_dist
+    DCP_MARKER,           // torch.distributed.checkpoint: torchtitan, Megatron's torch_dist
     "trainer_state.json", // transformers
     "commit_success.txt", // Orbax in an object store
 ];
@@ -17,6 +21,12 @@ const MARKERS_WITHIN: &[(&str, &str)] = &[("model_and_optim", ".metadata")];
 const TITAN_MARKER: &str = "model.safetensors.index.json";
 const TITAN_PREFIX: &str = "step-";
 
+/// Lightning saves a sharded checkpoint with `torch.distributed.checkpoint` into a directory that is
+/// named like a file, and writes the rest of it after that.
+const LIGHTNING_MARKER: &str = "meta.pt";
+const LIGHTNING_SUFFIX: &str = ".ckpt";
+const DCP_MARKER: &str = ".metadata";
+
 /// Orbax writes this file first, and adds the time of the commit last.
 const ORBAX_METADATA: &str = "_CHECKPOINT_METADATA";
 
@@ -29,6 +39,19 @@ pub(super) const TRACKERS: &[(&str, bool)] = &[
     ("latest.txt", true),             // nanotron
     ("latest_train_state.txt", true), // Megatron-Bridge
 ];
+
+/// The state of Ray Train's checkpoint manager, which it writes once all ranks have reported a
+/// checkpoint. It names those that it keeps.
+pub(super) const RAY_TRACKER: &str = "checkpoint_manager_snapshot.json";
+
+/// What the trackers in a directory say of its checkpoints.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Tracked {
+    /// The step of the last one, and whether that proves it complete.
+    Step(i64, bool),
+    /// The names of the complete ones.
+    Names(BTreeSet<String>),
+}
 
 /// What a file says of the checkpoint that it is in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -82,6 +105,8 @@ pub(super) struct Name {
 pub(super) enum Unit {
     Step,
     Epoch,
+    /// The second in which it was begun, in an order of its own.
+    Time,
     /// No unit: the same file is overwritten.
     Rewritten,
 }
@@ -102,7 +127,9 @@ pub(super) fn name(name: &str) -> Option<Name> {
     let bare = without_extension(bare);
     let step = prefixed(bare).or_else(|| lightning(bare)).or_else(|| composer(bare));
     let epoch = || EPOCH_PREFIXES.iter().find_map(|p| number(bare.strip_prefix(p)?));
-    let (number, unit) = step.map(|s| (s, Unit::Step)).or_else(|| Some((epoch()?, Unit::Epoch)))?;
+    let dated = || ray(bare).map(|second| (second, Unit::Time));
+    let (number, unit) =
+        step.map(|s| (s, Unit::Step)).or_else(|| Some((epoch()?, Unit::Epoch))).or_else(dated)?;
     Some(Name { number, unit, temporary })
 }
 
@@ -119,6 +146,9 @@ pub(super) fn is_named_by(bare: &str, name: &str) -> bool {
 
 /// What `file` says of the checkpoint `name` that it is in.
 pub(super) fn sign(file: &str, name: &str) -> Option<Sign> {
+    if name.ends_with(LIGHTNING_SUFFIX) && matches!(file, DCP_MARKER | LIGHTNING_MARKER) {
+        return (file == LIGHTNING_MARKER).then_some(Sign::Last);
+    }
     let is_last = MARKERS.contains(&file) || file == TITAN_MARKER && name.starts_with(TITAN_PREFIX);
     let content = (file == ORBAX_METADATA).then_some(Sign::Content);
     is_last.then_some(Sign::Last).or(content)
@@ -146,6 +176,22 @@ pub(super) fn is_committed(metadata: &[u8]) -> bool {
 pub(super) fn tracked(text: &str) -> Option<i64> {
     let word = text.split_whitespace().next()?;
     number(word).or_else(|| name(word).and_then(Name::step))
+}
+
+/// The checkpoints that Ray's tracker names.
+pub(super) fn named_by_ray(tracker: &[u8]) -> Option<BTreeSet<String>> {
+    #[derive(Deserialize)]
+    struct Snapshot {
+        checkpoint_results: Vec<Reported>,
+        latest_checkpoint_result: Option<Reported>,
+    }
+    #[derive(Deserialize)]
+    struct Reported {
+        checkpoint_dir_name: String,
+    }
+    let snapshot: Snapshot = serde_json::from_slice(tracker).ok()?;
+    let all = snapshot.checkpoint_results.into_iter().chain(snapshot.latest_checkpoint_result);
+    Some(all.map(|one| one.checkpoint_dir_name).collect())
 }
 
 /// The final name, and whether `name` is a temporary one.
@@ -196,6 +242,21 @@ fn composer(name: &str) -> Option<i64> {
     })
 }
 
+/// Parses the names that Ray Train gives by the time, `checkpoint_2026-11-22_22-35-42.123456`:
+/// returns a number that grows with the seconds. The names order those of one second.
+fn ray(name: &str) -> Option<i64> {
+    let (date, time) = name.strip_prefix("checkpoint_")?.split_once('_')?;
+    let (time, fraction) = time.split_once('.').unwrap_or((time, "0"));
+    number(fraction)?;
+    let mut parts = date.splitn(3, '-').chain(time.splitn(3, '-')).map(number);
+    let mut second = 0;
+    for (least, below) in [(1970, 10_000), (1, 13), (1, 32), (0, 24), (0, 60), (0, 62)] {
+        let part = parts.next()?.filter(|part| (least..below).contains(part))?;
+        second = second * below + part;
+    }
+    parts.next().is_none().then_some(second)
+}
+
 fn number(text: &str) -> Option<i64> {
     let digits = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
     digits.then(|| text.parse().ok()).flatten().filter(|n: &i64| *n < 1 << 53)
@@ -233,6 +294,7 @@ mod tests {
             ("step", None),
             ("tokenizer.json", None),
             ("2024-01-01", None),
+            ("checkpoint_manager_snapshot.json", None),
             ("99999999999999999999", None),
         ] {
             assert_eq!(name(text).and_then(Name::step), step, "{text}");
@@ -264,6 +326,46 @@ mod tests {
     }
 
     #[test]
+    fn ray_names_by_the_time() {
+        let second = |text: &str| {
+            let found = name(text).unwrap();
+            assert_eq!((found.unit, found.step(), found.temporary), (Unit::Time, None, false), "{text}");
+            found.number
+        };
+        let times = [
+            "checkpoint_2025-12-31_23-59-59.999999",
+            "checkpoint_2026-01-01_00-00-00.000000",
+            "checkpoint_2026-11-22_22-35-42.1",
+            "checkpoint_2026-11-22_22-35-43",
+            "checkpoint_2026-11-23_00-00-00.5",
+        ];
+        assert!(times.map(second).is_sorted_by(|a, b| a < b));
+        assert_eq!(second("checkpoint_2026-11-22_22-35-42.1"), second("checkpoint_2026-11-22_22-35-42.2"));
+        for text in [
+            "checkpoint_2026-11-22",
+            "checkpoint_2026-13-22_22-35-42.1",
+            "checkpoint_2026-11-22_22-35",
+            "checkpoint_2026-11-22_22-35-42-7",
+            "checkpoint_2026-11-22_22-35-42.x",
+            "2026-11-22_22-35-42.1",
+        ] {
+            assert_eq!(name(text), None, "{text}");
+        }
+    }
+
+    /// The keys are those of `_CheckpointManagerState`.
+    #[test]
+    fn rays_tracker_names_what_is_complete() {
+        let text = r#"{"version":0,"checkpoint_results":[{"version":0,"checkpoint_dir_name":"a","metrics":{"loss":2.5}}],"latest_checkpoint_result":null}"#;
+        assert_eq!(named_by_ray(text.as_bytes()), Some(["a".to_owned()].into()));
+        let last = text.replace("null", r#"{"checkpoint_dir_name":"b","metrics":{}}"#);
+        assert_eq!(named_by_ray(last.as_bytes()), Some(["a", "b"].map(str::to_owned).into()));
+        for text in [&last[..last.len() - 9], "", "[]", "{}", r#"{"checkpoint_results":7}"#] {
+            assert_eq!(named_by_ray(text.as_bytes()), None, "{text}");
+        }
+    }
+
+    #[test]
     fn nemos_mark_names_its_checkpoint() {
         let bare = unfinished("gpt-step=100-last-unfinished").unwrap();
         assert!(is_named_by(bare, "gpt-step=100-last") && is_named_by(bare, "gpt-step=100-last.ckpt"));
@@ -277,6 +379,9 @@ mod tests {
     fn what_is_written_last() {
         for (file, name, sign_) in [
             (".metadata", "step-100", Some(Sign::Last)),
+            (".metadata", "epoch=0-step=100.ckpt", None),
+            ("meta.pt", "epoch=0-step=100.ckpt", Some(Sign::Last)),
+            ("meta.pt", "step-100", None),
             ("trainer_state.json", "checkpoint-100", Some(Sign::Last)),
             ("model.safetensors.index.json", "step-100", Some(Sign::Last)),
             ("model.safetensors.index.json", "checkpoint-100", None),
@@ -343,7 +448,12 @@ mod tests {
     proptest::proptest! {
         #[test]
         fn any_name_is_read_or_not(text in "\\PC{0,40}") {
-            let _ = (name(&text), tracked(&text));
+            let _ = (name(&text), tracked(&text), named_by_ray(text.as_bytes()));
+        }
+
+        #[test]
+        fn any_name_with_a_time_is_read_or_not(text in "checkpoint_[0-9]{1,20}-[0-9]{1,3}[-_0-9.]{0,20}") {
+            let _ = name(&text);
         }
 
         #[test]

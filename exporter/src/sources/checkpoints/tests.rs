@@ -1,5 +1,7 @@
 //! Tests with real directories, virtual time, and a list in place of the hub.
 
+mod whole;
+
 use std::fs;
 use std::sync::Mutex;
 

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use stepwatch_wire::names::hello;
 use stepwatch_wire::{Event, Kind};
 
 use super::{TailConfig, name};
@@ -125,7 +126,8 @@ impl Labels {
     }
 
     pub(super) fn remember(&mut self, event: &Event) {
-        if event.kind == Kind::Hello && event.extra.contains_key("model") {
+        let tells = ["model", hello::SAVES].iter().any(|key| event.extra.contains_key(*key));
+        if event.kind == Kind::Hello && tells {
             (self.said, self.news, self.repeat) = (Some(event.clone()), true, false);
         }
         let Some(run) = &event.run else { return };

@@ -263,11 +263,35 @@ fn what_was_replaced_counts_if_a_process_began_and_the_job_was_not_resized() {
 }
 
 #[test]
-fn a_run_of_which_nothing_is_known_is_not_judged() {
+fn a_new_run_that_never_makes_a_step_pages_at_the_third_death() {
     let mut s = Scene::new(Config::default());
-    for _ in 0..6 {
+    for _ in 0..2 {
         s.hello(0, 1);
-        s.bye(1, "lost");
+        s.bye(1, "no such file: data.bin");
+    }
+    assert!(s.found.is_empty(), "{:?}", s.found);
+    s.hello(0, 1);
+    s.bye(1, "no such file: data.bin");
+    let [v] = s.found.as_slice() else { panic!("{:?}", s.found) };
+    assert_eq!((v.change, v.severity, v.value, v.start_step), (Change::Raise, Severity::Page, 3.0, 0));
+    let why = v.why.to_string();
+    for part in [": none made a step; no checkpoint of it is known; 3 of them failed alike", "data.bin"] {
+        assert!(why.contains(part), "{why}");
+    }
+    s.hello(0, 1);
+    s.steps(0, 1..=5);
+    assert_eq!(s.changes(), [Change::Raise, Change::Clear], "the first step is progress");
+}
+
+#[test]
+fn a_new_run_that_is_stopped_or_announced_before_its_first_step_is_no_loop() {
+    let mut s = Scene::new(Config::default());
+    for (code, is_announced) in [(143, false), (1, true), (130, false), (0, false), (1, true), (143, false)] {
+        s.hello(0, 1);
+        if is_announced {
+            s.announce(600);
+        }
+        s.bye(code, "stopped");
     }
     assert!(s.found.is_empty(), "{:?}", s.found);
 }

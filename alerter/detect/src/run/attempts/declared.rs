@@ -19,8 +19,23 @@ const MAX_SETTINGS: usize = 64;
 /// The setting with the number of GPUs that the process of the first rank sees.
 const VISIBLE_GPUS: &str = "visible_gpus";
 
-/// The labels of the run.
-pub(in crate::run) fn labels(e: &Event) -> BTreeMap<String, String> {
+/// Takes the labels of a `hello`. One that only describes the model adds to those that are known.
+/// What a log prints is true whoever says hello next.
+pub(in crate::run) fn take_labels(known: &mut BTreeMap<String, String>, e: &Event) {
+    let said_by = e.extra.get(hello::SOURCE).and_then(Value::as_str);
+    let mut had = core::mem::replace(known, labels(e));
+    if !matches!(said_by, Some(hello::MODEL_CONFIG | hello::PRINTED)) {
+        had.retain(|name, _| name == hello::SAVES);
+    }
+    for (name, value) in had {
+        if known.len() < MAX_LABELS {
+            known.entry(name).or_insert(value);
+        }
+    }
+}
+
+/// The labels of a `hello`.
+fn labels(e: &Event) -> BTreeMap<String, String> {
     let short = |text: &str| text.chars().count() <= MAX_LABEL;
     let words = e.extra.iter().filter_map(|(key, value)| Some((key, value.as_str()?)));
     let labels = words.filter(|(key, value)| {
@@ -110,6 +125,19 @@ mod tests {
         add(&mut settings, &hello(r#""model":{"db":"{a:canary}","passcode":"canary","lr":"3e-4"}"#));
         let settings: Vec<(&str, &str)> = settings.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
         assert_eq!(settings, [("model.db", "set"), ("model.lr", "3e-4")]);
+    }
+
+    #[test]
+    fn what_a_log_says_adds_to_the_labels_and_stays() {
+        let mut known = BTreeMap::new();
+        let mut take = |more: &str| {
+            take_labels(&mut known, &hello(more));
+            known.iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(take(r#""team":"nlp""#), "team=nlp");
+        let printed = r#""source":"printed","saves_printed":"most""#;
+        assert_eq!(take(printed), "saves_printed=most source=printed team=nlp");
+        assert_eq!(take(r#""team":"cv""#), "saves_printed=most team=cv");
     }
 
     #[test]

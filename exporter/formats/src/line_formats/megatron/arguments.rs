@@ -139,6 +139,7 @@ impl Arguments {
         let mut e = line.event(Kind::Hello, None);
         e.world = self.number("world_size").filter(|n| *n >= 1.0).map(|n| n as u32);
         e.extra.insert(hello::SOURCE.into(), Value::Text(hello::PRINTED.into()));
+        e.extra.insert(hello::SAVES.into(), Value::Text(hello::ALL.into()));
         e.extra.insert("framework".into(), Value::Text("megatron".into()));
         if let Some(dtype) = self.dtype() {
             e.extra.insert("dtype".into(), Value::Text(dtype.into()));

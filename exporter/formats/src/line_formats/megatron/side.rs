@@ -1,7 +1,7 @@
 //! What the family prints beside its step lines: evaluations, checkpoints, timers, stragglers, the
 //! end.
 
-use stepwatch_wire::names::metric;
+use stepwatch_wire::names::{ckpt, metric};
 use stepwatch_wire::{Event, Kind};
 
 use super::normal;
@@ -78,7 +78,7 @@ pub(super) fn checkpoint(text: &str) -> Option<Said<'_>> {
 /// The run saves more often than its checkpoints can be written.
 pub(super) fn behind(line: &Line<'_>, last_step: Option<i64>) -> Option<Event> {
     let said = line.text.contains("Starting a checkpoint save before previous has finished");
-    said.then(|| warning("checkpoint_backlog", line, last_step))
+    said.then(|| warning(ckpt::BACKLOG, line, last_step))
 }
 
 fn warning(name: &str, line: &Line<'_>, last_step: Option<i64>) -> Event {

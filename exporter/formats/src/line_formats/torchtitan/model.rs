@@ -132,6 +132,7 @@ impl Model {
         }
         let mut e = line.event(Kind::Hello, None);
         e.extra.insert(hello::SOURCE.into(), Value::Text(hello::PRINTED.into()));
+        e.extra.insert(hello::SAVES.into(), Value::Text(hello::ALL.into()));
         e.extra.insert("framework".into(), Value::Text("torchtitan".into()));
         if self.quantized {
             e.extra.insert("dtype".into(), Value::Text("fp8".into()));

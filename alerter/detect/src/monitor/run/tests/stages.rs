@@ -121,6 +121,18 @@ fn a_checkpoint_is_durable_once_every_rank_has_written() {
 }
 
 #[test]
+fn a_trainer_that_says_that_it_saves_before_it_has_written_is_a_ticket() {
+    let mut t = Trainer::new();
+    for n in 1..=4 {
+        t.steps(10 * n - 9..=10 * n).say(r#"{"k":"event","run":"r","name":"checkpoint_backlog"}"#);
+        t.ckpt("save", "start", 10 * n).pass(4).ckpt("save", "end", 10 * n);
+        t.pass(5).ckpt("durable", "end", 10 * n);
+    }
+    let said = t.uploads();
+    assert!(said.len() == 1 && said[0].1.starts_with("the trainer began each of the last "), "{said:?}");
+}
+
+#[test]
 fn a_run_with_saves_only_has_a_checkpoint_when_a_save_ends() {
     let mut t = Trainer::new();
     for n in 1..=10 {

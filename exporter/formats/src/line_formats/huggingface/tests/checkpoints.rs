@@ -45,3 +45,22 @@ fn a_load_ends_when_training_begins() {
     let n = Some(500);
     assert_eq!(stages(&e), [(CkptPhase::Start, "load", n), (CkptPhase::End, "load", n)]);
 }
+
+/// Composed after the format strings of `src/transformers/trainer.py`.
+#[test]
+fn a_log_with_the_lines_of_its_logger_would_show_saves() {
+    let p = "[INFO|trainer.py:2519] 2025-06-01 10:00:00,000 >>";
+    let step = "{'loss': 2.5, 'learning_rate': 5e-05, 'epoch': 0.1, 'step': 10}";
+    let hellos = |lines: &[&str]| {
+        let all = read(lines).into_iter().filter(|e| e.kind == Kind::Hello);
+        all.map(|e| {
+            let word = |key: &str| e.extra.get(key).and_then(|value| value.as_str()).map(str::to_owned);
+            (word("source"), word("saves_printed"))
+        })
+        .collect::<Vec<_>>()
+    };
+    let said = [(Some("printed".to_owned()), Some("most".to_owned()))];
+    assert_eq!(hellos(&[step, &format!("{p}   Number of trainable parameters = 8,030,261,248"), step]), said);
+    let banner = format!("{p} ***** Running training *****");
+    assert!(hellos(&[step, &banner, step]).is_empty(), "scripts print this too");
+}
