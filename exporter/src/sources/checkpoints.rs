@@ -1,13 +1,14 @@
 //! Watches checkpoints on disk: their age, size and growth, and whether they are complete. It reads
-//! any framework that writes one entry a checkpoint into a directory. It opens only tracker files and
-//! the `config.json` of a model, which MFU needs, and writes nothing there.
+//! any framework that writes one entry a checkpoint into a directory. It opens only tracker files
+//! and the `config.json` of a model, which MFU needs, and writes nothing there.
 //!
 //! A checkpoint is complete if the tracker beside it names it or a later one, and with Ray's, which
-//! has all names, only if it names it. Where the framework may write that too early, its size must not have changed for [`CheckpointsConfig::settle`]
-//! either. Without a tracker it is complete when the file that its framework writes last exists, or
-//! its mark as unfinished is gone. In layouts with none of these, it is complete when its size and
-//! name have not changed for that long. Only entries that are named alike need the same sign, and a
-//! further entry of a step that has a complete one is no news: it is a copy.
+//! has all names, only if it names it. Where the framework may write that too early, its size must
+//! not have changed for [`CheckpointsConfig::settle`] either. Without a tracker it is complete when
+//! the file that its framework writes last exists, or its mark as unfinished is gone. In layouts
+//! with none of these, it is complete when its size and name have not changed for that long. Only
+//! entries that are named alike need the same sign, and a further entry of a step that has a
+//! complete one is no news: it is a copy.
 //!
 //! Nobody sees on disk whether the steps wait for a checkpoint. So the events say that it was seen
 //! ([`ckpt::SEEN`]), and whoever knows the trainer's own reports decides what that means.

@@ -5,8 +5,9 @@
 //! when the oldest checkpoint that was saved and is not durable has waited for longer than `times`
 //! the usual time between two saves, and for `floor` at least. It is one too when more checkpoints
 //! waited after each of `saves` saves in a row than after the one before, or when the trainer says
-//! of so many that it began them before the last one was written. It is over when none waits, or when fewer wait and the last one was durable in time. Time in which a source of the
-//! run did not answer is no time of waiting.
+//! of so many that it began them before the last one was written. It is over when none waits, or
+//! when fewer wait and the last one was durable in time, and the trainer no longer says that. Time
+//! in which a source of the run did not answer is no time of waiting.
 
 use serde::{Deserialize, Serialize};
 

@@ -20,11 +20,19 @@
 //! ticket at `ticket_lost`, and a page at `page_lost`. It is over when the run makes steps. Where
 //! ranks load several times in one start, only those in the last of these loads are compared. Ranks
 //! of an earlier start, and those beyond the size of the run, are left out.
+//!
+//! Where that names nobody, the load is compared with earlier loads of the run (`earlier.rs`): two
+//! at least after which it made steps, and in which a place read about as much or, where sizes are
+//! not reported, as many places took part. A place is slow by the same factor and limits, in time
+//! and in rate. If all are slow, none of them is a suspect.
+
+mod earlier;
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use self::earlier::History;
 use crate::detector::{ClockDetector, RunAt};
 use crate::run::{Loads, Moment, RunState, median};
 use crate::stats::latch::Latch;
@@ -59,9 +67,12 @@ const TOGETHER: Span = Span::secs(10);
 /// The most nodes named.
 const NAMED: usize = 3;
 
-/// None until a load was reported.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
-pub struct LoadSlow(Option<Box<Watch>>);
+pub struct LoadSlow {
+    /// None until a load was reported.
+    watch: Option<Box<Watch>>,
+    history: History,
+}
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 struct Watch {
@@ -118,6 +129,16 @@ impl Load {
         let is_known = self.is_sized && self.since.is_none() && self.secs > 0.0;
         is_known.then(|| self.bytes / self.secs)
     }
+}
+
+/// What is to be said of a load, and for how many seconds it holds the run.
+#[derive(Debug)]
+struct Found {
+    held: f64,
+    why: Sentence,
+    value: f64,
+    expected: f64,
+    suspects: Vec<Suspect>,
 }
 
 /// All places of a load, compared.
@@ -199,6 +220,15 @@ impl Compared {
         self.all.iter().filter(is_other).map(|one| one.ended).reduce(Moment::later)
     }
 
+    /// What is wrong with the load, if anything is.
+    fn found(&self, c: &Config, view: RunAt<'_>) -> Option<Found> {
+        let (slow, held) = self.slow(c, view.now)?;
+        let value = slow.first().map_or(0.0, |one| one.took(view.now));
+        let suspects = slow.iter().take(NAMED).map(|one| suspect(self, one, view.now)).collect();
+        let why = sentence(self, &slow, held, view);
+        Some(Found { held, why, value, expected: self.usual, suspects })
+    }
+
     /// When those that still load hold the run for so long.
     fn due(&self, c: &Config, held: Span) -> Option<Ts> {
         let since = self.all.iter().filter_map(|one| one.since).min()?;
@@ -262,39 +292,50 @@ fn is_over(f: &RunState) -> bool {
 }
 
 /// Whether the end of a load would be known.
-fn is_watched(f: &RunState, compared: &Compared) -> bool {
-    f.lost.is_empty() || compared.all.iter().all(|one| one.since.is_none())
+fn is_watched(f: &RunState, all: &[Load]) -> bool {
+    f.lost.is_empty() || all.iter().all(|one| one.since.is_none())
 }
 
 impl Watch {
-    fn look(&mut self, c: &Config, view: RunAt<'_>, loads: &Loads, out: &mut Vec<Finding>) {
+    fn look(&mut self, c: &Config, history: &History, view: RunAt<'_>, out: &mut Vec<Finding>) {
         let RunAt { now, run: f } = view;
+        let Some(loads) = f.checkpoints.loads() else { return };
         let seen = Seen::of(f, loads);
         if self.seen == Some(seen) && self.due.is_none_or(|due| now < due) {
             return;
         }
-        (self.seen, self.due) = (Some(seen), None);
+        self.seen = Some(seen);
         // All ranks are gone through only if one of them may be late.
-        let Some(earliest) = loads.first_end().map(|end| end + c.ticket_lost) else { return };
-        if now < earliest {
-            self.due = Some(earliest);
+        let earliest = loads.first_end().map(|end| end + c.ticket_lost);
+        let may_be_late = earliest.is_some_and(|earliest| now >= earliest);
+        let compared = may_be_late.then(|| Compared::of(c, f)).flatten();
+        let compared = compared.filter(|compared| is_watched(f, &compared.all));
+        let late_at = history.late_at(c, loads);
+        let may_be_late = late_at.is_some_and(|late_at| now >= late_at);
+        let earlier = may_be_late.then(|| history.compare(c, f, loads)).flatten();
+        let earlier = earlier.filter(|earlier| is_watched(f, &earlier.all));
+        let by_others = compared.as_ref().and_then(|compared| compared.found(c, view));
+        let found = by_others.or_else(|| earlier.as_ref()?.found(c, view));
+        if let Some(found) = found {
+            self.raise(c, view, found, out);
+        }
+        let held = if self.latch.is_raised() { c.page_lost } else { c.ticket_lost };
+        let next = compared.map_or(earliest, |compared| compared.due(c, held));
+        let due = [next, earlier.map_or(late_at, |earlier| earlier.due(held))];
+        let is_open = self.latch.severity() != Some(Severity::Page);
+        self.due = due.into_iter().flatten().filter(|due| is_open && *due > now).min();
+    }
+
+    fn raise(&mut self, c: &Config, view: RunAt<'_>, found: Found, out: &mut Vec<Finding>) {
+        let is_long = found.held >= c.page_lost.as_secs_f64();
+        let severity = if is_long { Severity::Page } else { Severity::Ticket };
+        if !self.latch.raise(severity) {
             return;
         }
-        let Some(compared) = Compared::of(c, f).filter(|compared| is_watched(f, compared)) else { return };
-        if let Some((slow, held)) = compared.slow(c, now) {
-            let severity = if held >= c.page_lost.as_secs_f64() { Severity::Page } else { Severity::Ticket };
-            if self.latch.raise(severity) {
-                let mut v = finding(view, Change::Raise, severity, sentence(&compared, &slow, held, view));
-                (v.value, v.expected) = (slow.first().map_or(0.0, |one| one.took(now)), compared.usual);
-                v.score = if v.expected > 0.0 { v.value / v.expected } else { 0.0 };
-                v.suspects = slow.iter().take(NAMED).map(|one| suspect(&compared, one, now)).collect();
-                out.push(v);
-            }
-        }
-        if self.latch.severity() != Some(Severity::Page) {
-            let held = if self.latch.is_raised() { c.page_lost } else { c.ticket_lost };
-            self.due = compared.due(c, held).filter(|due| *due > now);
-        }
+        let mut v = finding(view, Change::Raise, severity, found.why);
+        (v.value, v.expected, v.suspects) = (found.value, found.expected, found.suspects);
+        v.score = if v.expected > 0.0 { v.value / v.expected } else { 0.0 };
+        out.push(v);
     }
 }
 
@@ -305,18 +346,22 @@ impl ClockDetector for LoadSlow {
         let f = view.run;
         let Some(loads) = f.checkpoints.loads().filter(|_| c.enabled) else { return };
         if is_over(f) {
-            if self.0.take().is_some_and(|mut watch| watch.latch.clear()) {
+            let Some(mut watch) = self.watch.take() else { return };
+            if f.ended.is_none() {
+                self.history.add(f, loads);
+            }
+            if watch.latch.clear() {
                 out.push(over(c, view));
             }
             return;
         }
-        self.0.get_or_insert_default().look(c, view, loads, out);
+        self.watch.get_or_insert_default().look(c, &self.history, view, out);
     }
 
     fn deadline(&self, c: &Config, f: &RunState) -> Option<Ts> {
         let loads = f.checkpoints.loads().filter(|_| c.enabled && !is_over(f))?;
         // A source that comes or goes is no event of the run.
-        let watch = self.0.as_deref()?;
+        let watch = self.watch.as_deref()?;
         if watch.seen == Some(Seen::of(f, loads)) { watch.due } else { Some(f.live_since) }
     }
 }
@@ -338,6 +383,11 @@ fn pace(compared: &Compared, one: &Load, now: Ts) -> Option<Clause> {
         let gigabytes_per_second = highest / 1e9;
         return Some(clause!(" (at most {gigabytes_per_second} GB/s so far)", gigabytes_per_second));
     }
+    read_at(one)
+}
+
+/// ` (375 GB at 0.1 GB/s)`, once it has ended.
+fn read_at(one: &Load) -> Option<Clause> {
     let rate = one.rate()?;
     Some(clause!(
         " ({gigabytes} GB at {gigabytes_per_second} GB/s)",

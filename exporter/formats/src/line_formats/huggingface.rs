@@ -29,7 +29,8 @@ const STEP_KEYS: &[&str] =
 const TOKEN_KEYS: &[&str] = &["num_tokens", "num_input_tokens_seen", "total_tokens", "tokens/total"];
 /// What PPO of TRL logs in place of a loss.
 const POLICY_LOSS: &str = "loss/policy_avg";
-/// What the Trainer alone prints when it begins, by the logger that prints its saves.
+/// What the Trainer prints when it begins, by the logger that prints its saves. Scripts that print
+/// the rest of its banner do not.
 const OF_TRAINER: &str = "Number of trainable parameters =";
 /// More steps between two dicts than any run logs.
 const MAX_INTERVAL: f64 = 1e9;

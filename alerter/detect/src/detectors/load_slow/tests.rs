@@ -264,7 +264,7 @@ fn what_does_not_change_is_not_gone_through_again() {
         let mut out = Vec::new();
         let now = Ts(START + 1000 * secs);
         detector.look(&c, RunAt { now, run: &job.run.state }, &mut out);
-        (out.len(), detector.0.as_ref().and_then(|watch| watch.due).map(|due| due.0 - START))
+        (out.len(), detector.watch.as_ref().and_then(|watch| watch.due).map(|due| due.0 - START))
     };
     assert_eq!(look(&job, 420), (0, Some(600_001)));
     job.run.state.world = Some(2);
@@ -272,12 +272,129 @@ fn what_does_not_change_is_not_gone_through_again() {
     assert_eq!(look(&job, 601), (0, None), "one node is too few");
 }
 
+/// A run of so many nodes with one rank each that is restarted again and again.
+struct Restarts {
+    run: Run,
+    secs: i64,
+    nodes: u32,
+    step: i64,
+    out: Vec<Finding>,
+}
+
+impl Restarts {
+    fn new(nodes: u32) -> Self {
+        Self { run: Run::new("r", Ts(START), &Arc::default()), secs: 0, nodes, step: 0, out: Vec::new() }
+    }
+
+    fn say(&mut self, rank: u32, what: &str) {
+        let event = format!(r#"{{"run":"r","rank":{rank},"node":"n{rank}",{what}}}"#);
+        let mut e = Event::parse(event.as_bytes()).unwrap();
+        let now = Ts(START + 1000 * self.secs);
+        e.ts = Some(now.as_secs_f64());
+        self.run.event(now, "n:1", &e, &mut self.out);
+    }
+
+    fn begin(&mut self) {
+        let (pid, world) = (1000 + self.secs, self.nodes);
+        self.secs += 100;
+        for rank in 0..self.nodes {
+            self.say(rank, &format!(r#""k":"hello","world":{world},"pid":{pid}"#));
+        }
+        for rank in 0..self.nodes {
+            self.say(rank, r#""k":"ckpt","stage":"load","phase":"start""#);
+        }
+    }
+
+    fn end(&mut self, secs: i64, gigabytes: Option<f64>) {
+        self.secs += secs;
+        let bytes = gigabytes.map(|gigabytes| format!(r#","bytes":{}"#, gigabytes * 1e9)).unwrap_or_default();
+        for rank in 0..self.nodes {
+            self.say(rank, &format!(r#""k":"ckpt","stage":"load","phase":"end"{bytes}"#));
+        }
+    }
+
+    fn steps(&mut self) {
+        for _ in 0..5 {
+            self.secs += 10;
+            self.step += 1;
+            let step = self.step;
+            for rank in 0..self.nodes {
+                self.say(rank, &format!(r#""k":"step","step":{step},"m":{{"loss":2.0}}"#));
+            }
+        }
+    }
+
+    /// A start whose load takes so long.
+    fn start(&mut self, secs: i64, gigabytes: Option<f64>) -> &mut Self {
+        self.begin();
+        self.end(secs, gigabytes);
+        self.steps();
+        self
+    }
+
+    fn wait(&mut self, secs: i64) {
+        self.secs += secs;
+        self.run.look(Ts(START + 1000 * self.secs), &mut self.out);
+    }
+
+    fn found(&self) -> Vec<(Change, Severity, String)> {
+        let of_kind = self.out.iter().filter(|v| v.kind == Kind::LoadSlow);
+        of_kind.map(|v| (v.change, v.severity, v.why.to_string())).collect()
+    }
+}
+
 #[test]
-fn fewer_than_three_places_are_not_compared() {
-    let mut job = Job { run: Run::new("r", Ts(START), &Arc::default()), secs: 0, out: Vec::new() };
-    (0..4).for_each(|rank| {
-        job.load(rank, "start", "");
-    });
-    job.end(0..2, 60, 10.0).end(2..4, 3600, 10.0);
-    assert!(job.found().is_empty(), "{:?}", job.found());
+fn a_run_of_one_or_two_hosts_is_compared_with_its_earlier_loads() {
+    let mut r = Restarts::new(1);
+    r.start(300, Some(600.0)).start(320, Some(600.0));
+    assert!(r.found().is_empty(), "{:?}", r.found());
+    r.start(3600, Some(600.0));
+    let found = r.found();
+    assert_eq!(found.len(), 2, "{found:?}");
+    assert_eq!((found[0].0, found[0].1, found[1].0), (Change::Raise, Severity::Page, Change::Clear));
+    let begin = "node n0 loaded the checkpoint in 1h (600 GB at 0.1667 GB/s), 5m 20s at 2 GB/s is usual in 2 earlier \
+                 loads of the run; ";
+    assert!(found[0].2.starts_with(begin), "{}", found[0].2);
+
+    let mut r = Restarts::new(2);
+    r.start(300, None).start(300, None).begin();
+    r.wait(599);
+    assert!(r.found().is_empty(), "{:?}", r.found());
+    r.wait(2);
+    let found = r.found();
+    let begin = "2 of 2 nodes have been loading the checkpoint for 10m 1s, 5m is usual in 2 earlier loads of the run; \
+                 all are slow: look at the storage that it is read from; ";
+    assert!(found.len() == 1 && found[0].1 == Severity::Ticket && found[0].2.starts_with(begin), "{found:?}");
+    r.wait(400);
+    assert_eq!(r.found().last().map(|v| v.1), Some(Severity::Page));
+}
+
+#[test]
+fn hosts_that_are_all_equally_slow_are_told_by_the_earlier_loads() {
+    let mut r = Restarts::new(4);
+    r.start(300, Some(45.0)).start(300, Some(45.0)).start(1000, Some(45.0));
+    let found = r.found();
+    let begin =
+        "4 of 4 nodes loaded the checkpoint in 16m 40s (45 GB at 0.045 GB/s), 5m at 0.15 GB/s is usual";
+    assert!(found.len() == 2 && found[0].2.starts_with(begin), "{found:?}");
+    assert!(r.out.iter().filter(|v| v.kind == Kind::LoadSlow).all(|v| v.suspects.is_empty()));
+}
+
+#[test]
+fn a_load_is_not_compared_with_too_few_or_with_others() {
+    let quiet = |r: &Restarts, why: &str| assert!(r.found().is_empty(), "{why}: {:?}", r.found());
+    let mut r = Restarts::new(2);
+    r.start(300, Some(45.0)).start(3600, Some(45.0));
+    quiet(&r, "one earlier load");
+    let mut r = Restarts::new(2);
+    r.start(300, Some(45.0)).start(300, Some(45.0)).start(3600, Some(450.0));
+    quiet(&r, "ten times as much");
+    let mut r = Restarts::new(2);
+    r.start(20, Some(45.0)).start(20, Some(45.0)).start(130, Some(45.0));
+    quiet(&r, "less than two minutes");
+    let mut r = Restarts::new(2);
+    r.start(300, None).start(300, None);
+    r.nodes = 1;
+    r.start(3600, None);
+    quiet(&r, "another number of nodes");
 }
