@@ -78,7 +78,16 @@ pub(crate) fn view(
     if totals.iter().any(|r| r.totals.total() > 0.0 && r.totals.counts().tokens <= 0.0) {
         (total.tokens_per_joule, total.tokens_per_dollar) = (None, None);
     }
-    let interruptions = interruptions(total.interruptions, incidents);
+    // A run of 8 GPUs weighs less than one of 8,000. Of a run whose size is not known nobody knows
+    // what it weighs.
+    let sized: Vec<&RunTotals> = totals.iter().filter(|r| r.totals.is_sized()).collect();
+    let runs_unsized = totals.iter().filter(|r| !r.totals.is_sized() && r.totals.total() > 0.0).count();
+    if !sized.is_empty() {
+        let mut known = stepwatch_detect::run::Totals::default();
+        sized.iter().for_each(|r| known.join(&r.totals));
+        total.take_shares(&known);
+    }
+    let interruptions = interruptions(total.interruptions, total.seconds, incidents);
     ReportView {
         since: When(period.since),
         until: When(period.until),
@@ -86,6 +95,7 @@ pub(crate) fn view(
         total,
         runs,
         runs_hidden,
+        runs_unsized,
         interruptions,
         costliest: costliest(incidents),
         saves: Vec::new(),
@@ -95,7 +105,7 @@ pub(crate) fn view(
 
 /// The interruptions of runs, the most frequent first. Interruptions in the ledger without an
 /// incident have a row of their own.
-fn interruptions(counted: u32, incidents: &[Costed]) -> Vec<InterruptionView> {
+fn interruptions(counted: u32, seconds: f64, incidents: &[Costed]) -> Vec<InterruptionView> {
     let mut rows: Vec<InterruptionView> = Vec::new();
     for Costed { record, impact } in incidents.iter().filter(|c| interrupts(&c.record)) {
         let (component, class) = text::component(record.suspects.first().map(|s| &s.target));
@@ -103,10 +113,12 @@ fn interruptions(counted: u32, incidents: &[Costed]) -> Vec<InterruptionView> {
         let same = |row: &&mut InterruptionView| row.component == component && row.what == what;
         let at = rows.iter_mut().find(same);
         let lost = impact.as_ref().map_or(Some(0.0), gpu_hours);
+        let worth = impact.as_ref().map_or(Some(0.0), dollars);
         match at {
             Some(row) => {
                 row.count += 1;
                 row.lost_gpu_hours = row.lost_gpu_hours.zip(lost).map(|(before, lost)| before + lost);
+                row.lost_dollars = row.lost_dollars.zip(worth).map(|(before, lost)| before + lost);
             }
             None => rows.push(InterruptionView {
                 component: component.to_owned(),
@@ -115,6 +127,8 @@ fn interruptions(counted: u32, incidents: &[Costed]) -> Vec<InterruptionView> {
                 count: 1,
                 share: 0.0,
                 lost_gpu_hours: lost,
+                lost_dollars: worth,
+                seconds_between: 0.0,
             }),
         }
     }
@@ -127,10 +141,15 @@ fn interruptions(counted: u32, incidents: &[Costed]) -> Vec<InterruptionView> {
             count: counted - explained,
             share: 0.0,
             lost_gpu_hours: Some(0.0),
+            lost_dollars: Some(0.0),
+            seconds_between: 0.0,
         });
     }
     let all: u32 = rows.iter().map(|row| row.count).sum();
-    rows.iter_mut().for_each(|row| row.share = f64::from(row.count) / f64::from(all.max(1)));
+    for row in &mut rows {
+        row.share = f64::from(row.count) / f64::from(all.max(1));
+        row.seconds_between = seconds / f64::from(row.count);
+    }
     rows.sort_by(|a, b| b.count.cmp(&a.count).then_with(|| a.component.cmp(&b.component)));
     rows
 }
@@ -150,9 +169,10 @@ pub(crate) fn listed(mut saves: Vec<SavesView>) -> Vec<SavesView> {
     saves
 }
 
-/// Whether the incident made a run stand still.
+/// Whether the incident made a run stand still, whatever named it: a GPU that failed, for example.
 fn interrupts(record: &IncidentRecord) -> bool {
-    record.cause == Cause::Progress && !record.run.is_empty() && !was_false(record)
+    let stood = record.cause == Cause::Progress || record.standstill.is_some();
+    stood && !record.run.is_empty() && !was_false(record)
 }
 
 fn was_false(record: &IncidentRecord) -> bool {
@@ -164,13 +184,16 @@ fn gpu_hours(impact: &Impact) -> Option<f64> {
     impact.lost.iter().map(|loss| loss.gpu_hours).sum()
 }
 
+fn dollars(impact: &Impact) -> Option<f64> {
+    impact.lost.iter().map(|loss| loss.dollars).sum()
+}
+
 /// Incidents of runs whose size was not known stand last, in descending order of their length.
 fn costliest(incidents: &[Costed]) -> Vec<CostlyView> {
     let cost = |c: &Costed| {
         let impact = c.impact.as_ref().filter(|_| !was_false(&c.record))?;
         let gpu_hours = gpu_hours(impact);
         let seconds: f64 = impact.lost.iter().map(|l| l.seconds).sum();
-        let dollars = impact.lost.iter().map(|l| l.dollars).sum::<Option<f64>>();
         (gpu_hours.unwrap_or(seconds) > 0.0).then(|| CostlyView {
             id: c.record.id.clone(),
             run: c.record.run.clone(),
@@ -179,7 +202,7 @@ fn costliest(incidents: &[Costed]) -> Vec<CostlyView> {
             opened_at: When(c.record.opened_at),
             lasted_seconds: impact.lasted_seconds,
             lost_gpu_hours: gpu_hours,
-            lost_dollars: dollars.filter(|dollars| *dollars > 0.0),
+            lost_dollars: dollars(impact).filter(|dollars| *dollars > 0.0),
         })
     };
     let mut all: Vec<CostlyView> = incidents.iter().filter_map(cost).collect();

@@ -29,7 +29,7 @@ mod tests;
 mod transition;
 
 pub use crate::incident_record::{
-    End, Ended, IncidentRecord, Named, State, Suppression, SuppressionReason, Verdict,
+    End, Ended, IncidentRecord, Named, Standstill, State, Suppression, SuppressionReason, Verdict,
 };
 pub use crate::labels;
 use crate::matcher::Labels;

@@ -99,6 +99,34 @@ pub struct Suppression {
     pub words: String,
 }
 
+/// How long the run of an incident has stood still. An incident of a GPU that failed stays open until
+/// the GPU is repaired, long after its run has gone on elsewhere.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Standstill {
+    /// Of what is over.
+    pub before: Span,
+    /// Since when it stands still now.
+    pub since: Option<Ts>,
+}
+
+impl Standstill {
+    pub(crate) fn begin(&mut self, now: Ts) {
+        self.since.get_or_insert(now);
+    }
+
+    pub(crate) fn end(&mut self, now: Ts) {
+        if let Some(since) = self.since.take() {
+            self.before = Span(self.before.0 + (now - since).0.max(0));
+        }
+    }
+
+    /// In all, until `end`, when the incident was resolved or is looked at.
+    pub fn lasted(&self, end: Ts) -> Span {
+        let now = self.since.map_or(0, |since| (end - since).0.max(0));
+        Span(self.before.0 + now)
+    }
+}
+
 /// An incident as stored, listed and shown.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct IncidentRecord {
@@ -153,6 +181,9 @@ pub struct IncidentRecord {
     /// When it last grew beyond what earlier answers cover: it became a page, or came back.
     #[serde(default)]
     pub asked_anew_at: Option<Ts>,
+    /// `None` if its run never stood still.
+    #[serde(default)]
+    pub standstill: Option<Standstill>,
 }
 
 impl Verdict {

@@ -437,6 +437,7 @@ mod tests {
             end: None,
             named: None,
             asked_anew_at: None,
+            standstill: None,
         }
     }
 

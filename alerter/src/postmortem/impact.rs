@@ -191,7 +191,13 @@ fn lost(a: &Account<'_>, first: &Details, last: &Details) -> Vec<(&'static str, 
                 "what is trained after the onset is worth nothing".to_owned(),
             ));
         }
-        Way::None => {}
+        // Of a GPU that failed, for example: the run goes on before the GPU is repaired.
+        Way::None => {
+            let stood = a.record.standstill.map(|s| s.lasted(a.record.resolved_at.unwrap_or(a.now)));
+            if let Some(secs) = stood.map(Span::as_secs_f64).filter(|secs| *secs > 0.0) {
+                lost.push(("Stalled", secs, "no step was made for that part of the time".to_owned()));
+            }
+        }
     }
     if last.run.attempt > first.run.attempt {
         if let Some(again) = trained_again(a.record, first, last) {

@@ -1,7 +1,7 @@
 use stepwatch_detect::run::{Counts, Energy, TimeState, Totals};
 use stepwatch_model::Kind;
 use stepwatch_model::time::Ts;
-use stepwatch_respond::incident::State;
+use stepwatch_respond::incident::{Standstill, State};
 
 use super::*;
 use crate::postmortem::Loss;
@@ -54,6 +54,9 @@ fn the_whole_is_the_sum_of_the_runs() {
     assert_eq!(view.total.gpu_hours, Some(80.0 + 102_400.0));
     assert_eq!(view.total.dollars, Some(160.0 + 204_800.0));
     assert_eq!(view.runs.iter().map(|r| &*r.run).collect::<Vec<_>>(), ["large", "small"]);
+    // Of the GPU hours, not of the hours: the small run weighs one part in a thousand.
+    let goodput = view.total.goodput.unwrap();
+    assert!((goodput - (80.0 + 81_920.0) / (80.0 + 102_400.0)).abs() < 1e-9, "{goodput}");
     let large = &view.runs[0];
     assert_eq!((large.goodput, large.goodput_at_most), (Some(0.8), Some(0.81)));
     assert_eq!(large.seconds_between_interruptions, Some(100.0 * 3600.0 / 3.0));
@@ -84,7 +87,8 @@ fn a_size_that_is_not_known_is_no_zero() {
     let states = [(TimeState::Productive, [HOURS, 0], 0.0)];
     let runs = [RunTotals { run: "x".into(), totals: Totals::from_states(states, Counts::default()) }];
     let view = view(period(), None, &runs, &[]);
-    assert_eq!((view.total.gpu_hours, view.total.dollars), (None, None));
+    assert_eq!((view.total.gpu_hours, view.total.dollars, view.runs_unsized), (None, None, 1));
+    assert_eq!(view.total.goodput, Some(1.0), "there is no other run");
     let text = markdown::render(&view);
     assert!(text.contains("size not known") && text.contains("no price is set"), "{text}");
 }
@@ -150,6 +154,10 @@ fn interruptions_are_counted_by_what_was_suspected_first() {
         record.suspects = target.map(suspect).into_iter().collect();
         Costed { record, impact: None }
     };
+    let stood_still = |mut costed: Costed| {
+        costed.record.standstill = Some(Standstill { before: Span::secs(60), since: None });
+        costed
+    };
     let incidents = [
         of(Kind::Hang, Cause::Progress, Some(gpu())),
         of(Kind::Hang, Cause::Progress, Some(gpu())),
@@ -159,15 +167,18 @@ fn interruptions_are_counted_by_what_was_suspected_first() {
         of(Kind::Hang, Cause::Progress, Some(Target::Storage(Storage::OfNodes))),
         of(Kind::RankDead, Cause::Progress, Some(Target::rank(5, None))),
         of(Kind::Hang, Cause::Progress, None),
+        // The run died of it, and the GPU fault names the incident.
+        stood_still(of(Kind::GpuFault, Cause::Hardware, Some(gpu()))),
         // None of these stops a run.
         of(Kind::Nonfinite, Cause::Numerics, Some(gpu())),
         of(Kind::MfuDroop, Cause::Speed, Some(gpu())),
         of(Kind::GpuFault, Cause::Hardware, Some(gpu())),
     ];
-    let rows = interruptions(10, &incidents);
+    let rows = interruptions(10, 36_000.0, &incidents);
+    assert_eq!((rows[0].count, rows[0].seconds_between), (2, 18_000.0));
     let rows: Vec<_> = rows.iter().map(|r| (&*r.component, &*r.class, &*r.what, r.count)).collect();
     let (hang, dead) = (Kind::Hang.title(), Kind::RankDead.title());
-    let not_explained = (text::NOT_EXPLAINED, "unknown", "restart without an incident", 2);
+    let not_explained = (text::NOT_EXPLAINED, "unknown", "restart without an incident", 1);
     let expected = [
         ("GPU", "hardware", hang, 2),
         ("GPU", "hardware", dead, 1),
@@ -176,11 +187,12 @@ fn interruptions_are_counted_by_what_was_suspected_first() {
         ("storage", "hardware", hang, 1),
         ("rank", "software", dead, 1),
         ("unknown", "unknown", hang, 1),
+        ("GPU", "hardware", Kind::GpuFault.title(), 1),
         not_explained,
     ];
     assert_eq!(rows.len(), expected.len(), "{rows:?}");
     assert!(expected.iter().all(|row| rows.contains(row)), "{rows:?}");
     assert!(rows.windows(2).all(|pair| pair[0].3 >= pair[1].3), "{rows:?}");
-    let shares: f64 = interruptions(10, &incidents).iter().map(|row| row.share).sum();
+    let shares: f64 = interruptions(10, 36_000.0, &incidents).iter().map(|row| row.share).sum();
     assert!((shares - 1.0).abs() < 1e-9, "{shares}");
 }

@@ -121,6 +121,10 @@ pub(crate) fn figures(view: &ReportView) -> Vec<[String; 2]> {
         ("CO2 equivalent", t.carbon_kg.map(|kg| format!("{} kg", amount(kg)))),
         ("Tokens per joule", t.tokens_per_joule.map(amount)),
         ("Tokens per dollar", t.tokens_per_dollar.map(amount)),
+        (
+            "Runs of unknown size",
+            Some(view.runs_unsized).filter(|n| *n > 0).map(|n| format!("{n}, which no share contains")),
+        ),
         ("Pages and tickets", Some(view.incidents.to_string())),
     ];
     rows.into_iter().filter_map(|(name, value)| Some([name.to_owned(), value?])).collect()
@@ -189,7 +193,8 @@ const RUN_COLUMNS: &[&str] = &[
 const SAVES_COLUMNS: &[&str] =
     &["Run", "Saves", "Each blocks", "Between failures", "Cost", "Best interval", "Cost then", "Saved a day"];
 const STATE_COLUMNS: &[&str] = &["State", "GPU hours", "Share", "Cost"];
-const INTERRUPTION_COLUMNS: &[&str] = &["Component", "Class", "What", "Count", "Share", "GPU hours lost"];
+const INTERRUPTION_COLUMNS: &[&str] =
+    &["Component", "Class", "What", "Count", "Share", "Between them", "GPU hours lost", "Cost"];
 const COSTLY_COLUMNS: &[&str] = &["Incident", "Run", "Opened", "What", "Lasted", "GPU hours lost", "Cost"];
 
 fn run_row(run: &RunReport) -> Vec<Cell> {
@@ -221,11 +226,18 @@ fn saves_row(saves: &SavesView) -> Vec<Cell> {
 }
 
 fn state_rows(run: &RunReport) -> Vec<Vec<Cell>> {
+    let of_gpus = |t: &StateTime| t.gpu_seconds.unwrap_or_default();
+    let gpu_seconds: f64 = run.time.iter().map(of_gpus).sum();
     let row = |t: &StateTime| {
+        // Of what stands in the column before, where anything does.
+        let share = match gpu_seconds {
+            all if all > 0.0 => of_gpus(t) / all,
+            _ => t.seconds / run.seconds.max(f64::MIN_POSITIVE),
+        };
         let cells = [
             t.state.clone(),
             hours(t.gpu_seconds.map(|seconds| seconds / 3600.0)),
-            percent(t.seconds / run.seconds.max(f64::MIN_POSITIVE)),
+            percent(share),
             dollars(t.dollars),
         ];
         cells.map(Cell::Text).into()
@@ -241,7 +253,9 @@ fn interruption_rows(view: &ReportView) -> Vec<Vec<Cell>> {
             i.what.clone(),
             i.count.to_string(),
             percent(i.share),
+            span(Some(i.seconds_between)),
             hours(i.lost_gpu_hours),
+            dollars(i.lost_dollars.filter(|dollars| *dollars > 0.0)),
         ];
         cells.map(Cell::Text).into()
     };

@@ -22,6 +22,10 @@ pub(crate) struct ReportView {
     pub runs: Vec<RunReport>,
     /// Runs beyond the limit of those that are listed.
     pub runs_hidden: usize,
+    /// Runs whose number of GPUs was not known at some time: the shares of all runs together are
+    /// without them, unless there is no other.
+    #[serde(default)]
+    pub runs_unsized: usize,
     /// What interrupted runs, the most frequent first.
     pub interruptions: Vec<InterruptionView>,
     /// The incidents that lost most GPU hours, without those that a person called false.
@@ -44,7 +48,8 @@ pub(crate) struct RunReport {
     pub gpu_hours: Option<f64>,
     /// What these cost, where a price is configured.
     pub dollars: Option<f64>,
-    /// The share of its time in which it made steps that it keeps, at its usual speed.
+    /// The share of the time of its GPUs in which it made steps that it keeps, at its usual speed.
+    /// Of its own time where the number of its GPUs was not known.
     pub goodput: Option<f64>,
     /// The same if it did so in the time of which nothing is known.
     pub goodput_at_most: Option<f64>,
@@ -95,6 +100,10 @@ pub(crate) struct InterruptionView {
     pub share: f64,
     /// None if the size of one of the runs was not known.
     pub lost_gpu_hours: Option<f64>,
+    /// None without a configured price too.
+    pub lost_dollars: Option<f64>,
+    /// The mean time between two of them, of the time of all runs together.
+    pub seconds_between: f64,
 }
 
 /// An incident and what it lost for certain.
@@ -114,32 +123,25 @@ pub(crate) struct CostlyView {
 impl RunReport {
     pub(super) fn new(run: &str, totals: &Totals) -> Self {
         let seconds = totals.total();
-        let share = |part: f64| (seconds > 0.0).then(|| part / seconds);
         let known: Option<f64> = TimeState::ALL.into_iter().map(|state| totals.gpu_seconds(state)).sum();
         let dollars: Option<f64> = TimeState::ALL.into_iter().map(|state| totals.dollars(state)).sum();
         let Counts { starts, interruptions, tokens, energy } = *totals.counts();
         let positive = |value: f64| (value > 0.0).then_some(value);
         let mean = |time: f64, count: u32| (count > 0).then(|| time / f64::from(count));
-        let [productive, unknown, starting, loading, saving] = [
-            TimeState::Productive,
-            TimeState::Unknown,
-            TimeState::Starting,
-            TimeState::Loading,
-            TimeState::Saving,
-        ]
-        .map(|state| totals.seconds(state));
-        Self {
+        let [starting, loading] =
+            [TimeState::Starting, TimeState::Loading].map(|state| totals.seconds(state));
+        let mut report = Self {
             run: run.to_owned(),
             seconds,
             gpu_hours: known.map(|seconds| seconds / 3600.0),
             dollars,
-            goodput: totals.goodput(),
-            goodput_at_most: share(productive + unknown),
+            goodput: None,
+            goodput_at_most: None,
             interruptions,
             seconds_between_interruptions: mean(seconds, interruptions),
             starts,
             seconds_to_first_step: mean(starting + loading, starts),
-            save_share: share(saving),
+            save_share: None,
             tokens: positive(tokens),
             energy_kwh: positive(energy.joules / 3.6e6),
             energy_measured: totals.energy_measured().filter(|_| energy.joules > 0.0),
@@ -147,6 +149,15 @@ impl RunReport {
             tokens_per_joule: totals.tokens_per_joule(),
             tokens_per_dollar: totals.tokens_per_dollar(),
             time: StateTime::all(totals),
-        }
+        };
+        report.take_shares(totals);
+        report
+    }
+
+    /// Takes over how the time of runs was used, in shares.
+    pub(super) fn take_shares(&mut self, totals: &Totals) {
+        self.goodput = totals.goodput();
+        self.goodput_at_most = totals.share(&[TimeState::Productive, TimeState::Unknown]);
+        self.save_share = totals.share(&[TimeState::Saving]);
     }
 }

@@ -76,7 +76,7 @@ async fn costed(store: &Store, records: Vec<IncidentRecord>, period: Period, now
     all.sort_by_key(|c| core::cmp::Reverse(period.share_of(&c.record, now)));
     let may_cost = |c: &&mut Costed| {
         let speed_or_progress = matches!(c.record.cause, Cause::Progress | Cause::Speed | Cause::Numerics);
-        !c.record.run.is_empty() && speed_or_progress
+        !c.record.run.is_empty() && (speed_or_progress || c.record.standstill.is_some())
     };
     let mut longest: Vec<&mut Costed> = all.iter_mut().filter(may_cost).take(INCIDENTS_COSTED).collect();
     for some in longest.chunks_mut(READ_AT_ONCE) {

@@ -97,6 +97,7 @@ pub(crate) fn incident(id: &str, state: State) -> IncidentRecord {
         end: None,
         named: None,
         asked_anew_at: None,
+        standstill: None,
     }
 }
 

@@ -290,6 +290,11 @@ impl Manager {
         }
         // Only after the check above: the summary is stored only with an incident that changes.
         i.learn(&context.run);
+        if !i.raised.keys().any(|(_, kind)| kind.cause() == Cause::Progress)
+            && let Some(standstill) = &mut i.record.standstill
+        {
+            standstill.end(now);
+        }
         let hold = i.hold(hold_base);
         let key = (subject.clone(), v.kind);
         let over = if v.change == Change::Lapse {

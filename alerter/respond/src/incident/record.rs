@@ -5,7 +5,7 @@ use super::report::Report;
 use super::{IncidentRecord, State};
 use crate::labels::ALERTNAME;
 use crate::matcher::Labels;
-use stepwatch_model::{Context, Finding, Kind, RunSummary, Scope, Sentence, Severity, Ts};
+use stepwatch_model::{Cause, Context, Finding, Kind, RunSummary, Scope, Sentence, Severity, Ts};
 
 /// The length in bytes above which the reasons of a suspect are not extended.
 const MAX_WHY: usize = 400;
@@ -18,6 +18,7 @@ impl Incident {
         if context.is_node() {
             self.node_at = Some(now);
         }
+        self.record.stand_still(now, v);
         for node in faulty(context, v) {
             if self.record.nodes.len() < MAX_SUSPECTS && !self.record.nodes.contains(&node) {
                 self.record.nodes.push(node);
@@ -116,13 +117,14 @@ impl IncidentRecord {
             end: None,
             named: None,
             asked_anew_at: None,
+            standstill: None,
         }
     }
 
     /// The record of the incident that a report opens, after `flaps` earlier returns.
     pub(super) fn opened_by(report: Report<'_>, now: Ts, id: String, flaps: u32) -> Self {
         let Report { context, finding: v, .. } = report;
-        Self {
+        let mut record = Self {
             run: context.run.name.clone(),
             nodes: faulty(context, v),
             signal: v.signal.clone().into_owned(),
@@ -136,6 +138,15 @@ impl IncidentRecord {
             suspects: v.suspects.iter().take(MAX_SUSPECTS).cloned().collect(),
             flaps,
             ..Self::new(id, now, v.kind, v.severity)
+        };
+        record.stand_still(now, v);
+        record
+    }
+
+    /// Counts the time from a finding on that a run stands still.
+    fn stand_still(&mut self, now: Ts, v: &Finding) {
+        if v.kind.cause() == Cause::Progress && v.severity > Severity::Info {
+            self.standstill.get_or_insert_default().begin(now);
         }
     }
 

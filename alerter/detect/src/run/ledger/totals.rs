@@ -196,17 +196,31 @@ impl Totals {
         self.amounts.iter().map(|amount| amount.ms as f64).sum::<f64>() / 1e3
     }
 
+    /// Whether the number of GPUs was known at all times.
+    pub fn is_sized(&self) -> bool {
+        let mut used = self.amounts.iter().filter(|amount| amount.ms > 0).peekable();
+        used.peek().is_some() && used.all(|amount| amount.gpu_ms > 0)
+    }
+
+    /// The share of the time of the GPUs in these states; of the time of the run where the number of
+    /// GPUs was not known at all times.
+    pub fn share(&self, states: &[TimeState]) -> Option<f64> {
+        let is_sized = self.is_sized();
+        let weight = |amount: &Amount| if is_sized { amount.gpu_ms as f64 } else { amount.ms as f64 };
+        let all: f64 = self.amounts.iter().map(weight).sum();
+        let part: f64 = self.amounts.iter().filter(|amount| states.contains(&amount.state)).map(weight).sum();
+        (all > 0.0).then(|| part / all)
+    }
+
     /// The share of the time in which the run made steps that it keeps, at its usual speed.
     pub fn goodput(&self) -> Option<f64> {
-        let total = self.total();
-        (total > 0.0).then(|| self.seconds(TimeState::Productive) / total)
+        self.share(&[TimeState::Productive])
     }
 
     /// The share of the time in which steps were made that count for the run, however slow: the
     /// effective training time ratio.
     pub fn effective_training_time(&self) -> Option<f64> {
-        let (total, slowed) = (self.total(), self.seconds(TimeState::Slowed));
-        self.goodput().map(|goodput| goodput + slowed / total)
+        self.share(&[TimeState::Productive, TimeState::Slowed])
     }
 
     /// The share of the time of the GPUs of which their energy was measured.

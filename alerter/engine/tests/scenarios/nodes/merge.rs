@@ -1,7 +1,7 @@
 //! A faulty node and the run that it stops are one incident, whichever is reported first.
 
 use proptest::prelude::*;
-use stepwatch_model::{Kind, Severity};
+use stepwatch_model::{Kind, Severity, Span};
 use stepwatch_respond::incident::State;
 use stepwatch_wire::{Event, Kind as EventKind, Value};
 
@@ -16,6 +16,7 @@ fn the_rank_dies_of_the_gpu() {
     b.wait(1500);
     assert_eq!((b.summary(), b.pages()), (vec![(Kind::GpuFault, Severity::Page, State::Open)], 1));
     assert!(b.timeline.iter().any(|t| t.starts_with("also dead rank")), "{:#?}", b.timeline);
+    assert!(b.last().standstill.is_some_and(|s| s.since.is_some()), "the GPU fault stopped a run");
 }
 
 #[test]
@@ -54,6 +55,8 @@ fn a_link_that_went_down_is_the_first_suspect_of_the_hang() {
     b.feed(link("n2", "mlx5_3/1", true));
     b.steps("llama", &["n1", "n2", "n3"], 60);
     assert_eq!(b.summary(), [(Kind::LinkFault, Severity::Page, State::Resolved)]);
+    let stood = b.last().standstill.unwrap();
+    assert!(stood.since.is_none() && stood.before > Span::secs(60), "{stood:?}");
 }
 
 #[test]
