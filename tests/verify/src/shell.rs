@@ -127,6 +127,7 @@ fn end_within(child: &mut Child, limit: Duration) -> std::io::Result<Option<Exit
     child.wait().map(|_| None)
 }
 
+#[expect(clippy::disallowed_methods, reason = "it polls a condition, and there is no runtime")]
 fn within<T>(limit: Duration, mut ready: impl FnMut() -> Option<T>) -> Option<T> {
     let began = Instant::now();
     loop {
