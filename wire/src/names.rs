@@ -120,8 +120,8 @@ pub mod hello {
     /// They describe the model, and do not mean that a process sent `hello`.
     pub const MODEL_CONFIG: &str = "config.json";
     pub const PRINTED: &str = "printed";
-    /// Which of its saves a log prints, as far as its framework is known: all, or all but some sorts
-    /// of them. Absent if it may print none.
+    /// Which of its saves a log prints, as far as its framework is known: all, or all but some
+    /// sorts of them. Absent if it may print none.
     pub const SAVES: &str = "saves_printed";
     pub const ALL: &str = "all";
     pub const MOST: &str = "most";

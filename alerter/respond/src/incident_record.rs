@@ -99,8 +99,8 @@ pub struct Suppression {
     pub words: String,
 }
 
-/// How long the run of an incident has stood still. An incident of a GPU that failed stays open until
-/// the GPU is repaired, long after its run has gone on elsewhere.
+/// How long the run of an incident has stood still. An incident of a GPU that failed stays open
+/// until the GPU is repaired, long after its run has gone on elsewhere.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Standstill {
     /// Of what is over.

@@ -283,7 +283,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
-    use stepwatch_model::{Num, Observation, SaveStage, Sentence, Slowed, Storage, Unit};
+    use stepwatch_model::{Num, Observation, SaveStage, Slowed, Storage, Unit};
 
     const NOBODY: Target = Target::Fleet(Unit::Nodes);
 
@@ -408,36 +408,16 @@ mod tests {
         suspect: Target,
     ) -> IncidentRecord {
         IncidentRecord {
-            id: "x".into(),
             run: "llama".into(),
-            nodes: Vec::new(),
-            cause: kind.cause(),
-            kind,
-            severity: Severity::Page,
-            state: State::Open,
             signal: signal.into(),
             start_step: 9_800,
             opened_step: 9_810,
             detected_step: 9_820,
-            end_step: None,
             value,
             expected,
             score: 1.0,
-            summary: Sentence::default(),
             suspects: vec![Suspect::new(suspect, Observation::OutOfPlace)],
-            opened_at: stepwatch_model::time::Ts(0),
-            resolved_at: None,
-            acked_by: None,
-            acked_at: None,
-            level: 0,
-            next_at: None,
-            flaps: 0,
-            labels: crate::matcher::Labels::new(),
-            suppression: None,
-            end: None,
-            named: None,
-            asked_anew_at: None,
-            standstill: None,
+            ..IncidentRecord::new("x".into(), stepwatch_model::time::Ts(0), kind, Severity::Page)
         }
     }
 

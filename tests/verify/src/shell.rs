@@ -113,8 +113,8 @@ impl Workspace {
     }
 }
 
-/// Waits until the process has ended; `None` if it was killed, with all that it started, because the
-/// time was over.
+/// Waits until the process has ended; `None` if it was killed, with all that it started, because
+/// the time was over.
 fn end_within(child: &mut Child, limit: Duration) -> std::io::Result<Option<ExitStatus>> {
     if let Some(ended) = within(limit, || child.try_wait().transpose()) {
         return ended.map(Some);

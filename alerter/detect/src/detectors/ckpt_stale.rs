@@ -18,11 +18,11 @@
 //!
 //! A page needs a reason to expect that a save would be seen: one that was seen, the client, which
 //! reports saves, or a log that prints all of them (Megatron, torchtitan). A run whose log prints
-//! most sorts of saves (Hugging Face), or whose arguments say where and how often it saves, and that
-//! has no such source, is a ticket that says so: it may well save. Of other runs nothing is known,
-//! most logs, tables and trackers report no saves, and a ticket of each large run would say nothing:
-//! they are not judged. A phase that saves counts as a save if no event ever says more of a
-//! checkpoint.
+//! most sorts of saves (Hugging Face), or whose arguments say where and how often it saves, and
+//! that has no such source, is a ticket that says so: it may well save. Of other runs nothing is
+//! known, most logs, tables and trackers report no saves, and a ticket of each large run would say
+//! nothing: they are not judged. A phase that saves counts as a save if no event ever says more of
+//! a checkpoint.
 
 use serde::{Deserialize, Serialize};
 

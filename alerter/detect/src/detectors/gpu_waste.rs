@@ -107,7 +107,7 @@ impl GpuWaste {
                 }
                 None => clause!("{left}; its GPUs have computed nothing for {lasts}", left, lasts),
             };
-            let names = vec![format!("processes of job {job}")];
+            let names = vec![["processes of job ", job].concat()];
             (lasts >= c.without_job_after).then_some(Wasted { names, gpus: claim.gpus.len(), since, what })
         })
     }

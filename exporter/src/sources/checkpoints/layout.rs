@@ -21,8 +21,8 @@ const MARKERS_WITHIN: &[(&str, &str)] = &[("model_and_optim", ".metadata")];
 const TITAN_MARKER: &str = "model.safetensors.index.json";
 const TITAN_PREFIX: &str = "step-";
 
-/// Lightning saves a sharded checkpoint with `torch.distributed.checkpoint` into a directory that is
-/// named like a file, and writes the rest of it after that.
+/// Lightning saves a sharded checkpoint with `torch.distributed.checkpoint` into a directory that
+/// is named like a file, and writes the rest of it after that.
 const LIGHTNING_MARKER: &str = "meta.pt";
 const LIGHTNING_SUFFIX: &str = ".ckpt";
 const DCP_MARKER: &str = ".metadata";

@@ -202,8 +202,8 @@ impl Totals {
         used.peek().is_some() && used.all(|amount| amount.gpu_ms > 0)
     }
 
-    /// The share of the time of the GPUs in these states; of the time of the run where the number of
-    /// GPUs was not known at all times.
+    /// The share of the time of the GPUs in these states; of the time of the run where the number
+    /// of GPUs was not known at all times.
     pub fn share(&self, states: &[TimeState]) -> Option<f64> {
         let is_sized = self.is_sized();
         let weight = |amount: &Amount| if is_sized { amount.gpu_ms as f64 } else { amount.ms as f64 };
