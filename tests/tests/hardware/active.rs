@@ -4,6 +4,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::time::Duration;
 
+use stepwatch_tests::poll::{PATIENCE, poll_until};
 use stepwatch_tests::{bins, daemon, peers};
 
 use crate::deploy::{deploy, documents, pod, runs, strings, text};
@@ -257,9 +258,14 @@ async fn every_pair_is_measured_once_and_judged() {
     assert_eq!(status, 1, "{said}");
     let lines = node.read("pairs.jsonl");
     assert_eq!(lines.lines().count(), 10, "{lines}");
-    let commands = std::fs::read_dir("/proc").unwrap().flatten().map(|entry| entry.path().join("cmdline"));
-    let servers = commands.filter_map(|path| std::fs::read_to_string(path).ok());
-    assert_eq!(servers.filter(|words| words.contains("\0864006\0")).count(), 0, "no server is left");
+    // They were told to end, and each does when it next runs.
+    poll_until("all servers to end", PATIENCE, async || {
+        let commands = std::fs::read_dir("/proc").ok()?.flatten().map(|entry| entry.path().join("cmdline"));
+        let mut servers = commands.filter_map(|path| std::fs::read_to_string(path).ok());
+        (!servers.any(|words| words.contains("\0864006\0"))).then_some(())
+    })
+    .await
+    .unwrap();
     for part in [
         "5 nodes, 1 rails, 9 pairs measured, 48.8 GB/s expected",
         "slow node  n3",

@@ -22,7 +22,7 @@ const OF_SQLITE: &[&str] = &[
     "store::tests::one_file_one_alerter",
     "store::tests::refusal::a_file_that_was_replaced_is_noticed",
     // Its pragmas and its tables about itself.
-    "store::hours::tests::an_hour_of_a_run_is_small",
+    "store::hours::tests::a_month_of_a_thousand_runs_takes_less_than_50_mb",
     "store::tests::a_commit_without_effects_does_not_wait_for_the_disk",
     "store::tests::refusal::what_did_not_fit_is_committed_when_it_fits",
     // The text of its errors, and the body of a trigger.

@@ -70,7 +70,13 @@ const NAMED: usize = 3;
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct LoadSlow {
     /// None until a load was reported.
-    watch: Option<Box<Watch>>,
+    reported: Option<Box<Reported>>,
+}
+
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+struct Reported {
+    /// Of the load that is looked at.
+    watch: Option<Watch>,
     history: History,
 }
 
@@ -346,22 +352,24 @@ impl ClockDetector for LoadSlow {
         let f = view.run;
         let Some(loads) = f.checkpoints.loads().filter(|_| c.enabled) else { return };
         if is_over(f) {
-            let Some(mut watch) = self.watch.take() else { return };
+            let Some(reported) = &mut self.reported else { return };
+            let Some(mut watch) = reported.watch.take() else { return };
             if f.ended.is_none() {
-                self.history.add(f, loads);
+                reported.history.add(f, loads);
             }
             if watch.latch.clear() {
                 out.push(over(c, view));
             }
             return;
         }
-        self.watch.get_or_insert_default().look(c, &self.history, view, out);
+        let Reported { watch, history } = &mut **self.reported.get_or_insert_default();
+        watch.get_or_insert_default().look(c, history, view, out);
     }
 
     fn deadline(&self, c: &Config, f: &RunState) -> Option<Ts> {
         let loads = f.checkpoints.loads().filter(|_| c.enabled && !is_over(f))?;
         // A source that comes or goes is no event of the run.
-        let watch = self.watch.as_deref()?;
+        let watch = self.reported.as_ref()?.watch.as_ref()?;
         if watch.seen == Some(Seen::of(f, loads)) { watch.due } else { Some(f.live_since) }
     }
 }

@@ -264,7 +264,7 @@ fn what_does_not_change_is_not_gone_through_again() {
         let mut out = Vec::new();
         let now = Ts(START + 1000 * secs);
         detector.look(&c, RunAt { now, run: &job.run.state }, &mut out);
-        (out.len(), detector.watch.as_ref().and_then(|watch| watch.due).map(|due| due.0 - START))
+        (out.len(), detector.reported.as_ref().and_then(|r| r.watch.as_ref()?.due).map(|due| due.0 - START))
     };
     assert_eq!(look(&job, 420), (0, Some(600_001)));
     job.run.state.world = Some(2);
