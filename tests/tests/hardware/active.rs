@@ -229,10 +229,15 @@ async fn a_check_whose_time_is_over_still_drains_for_what_it_found() {
     assert!(node.read("updates").contains("state=drain"), "{}", node.read("log"));
 }
 
-/// Runs the command as on the node, whose name it passes on. Servers end when they are told to.
+/// Runs the command as on the node, whose name it passes on. When it is told to end, it kills all
+/// processes of the step, as Slurm does. `timeout` would leave its command behind if it is told to
+/// end before it knows it.
 const SRUN: &str = "for arg in \"$@\"; do case $arg in --nodelist=*) export ON=${arg#*=} ;; esac; done
 while [[ $1 == --* ]]; do shift; done
-exec \"$@\"";
+trap 'kill -KILL -- -$!; exit 143' TERM
+set -m
+\"$@\" &
+wait $!";
 /// A client, whose last argument is its server: n3 is slow, and n4 refuses n2.
 const WRITE_BW: &str = "to=${!#}
 case $to in --output=*) exec /bin/sleep 864006 ;; esac
